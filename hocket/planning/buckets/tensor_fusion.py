@@ -1,8 +1,8 @@
 """Tensor fusion: choose gradient buckets and the communication threads of each.
 
-Rules of this file: layers are numbered in the order in which a backward finishes their gradients, and buckets are
-runs of them. Seconds come from an `OverlapModel`. The search divides the backward into chunks of equal computation
-and begins all-reduces at the edges of chunks; its result is then timed without this rounding.
+Rules of this file: layers are numbered in the order in which a backward finishes their gradients; buckets are runs
+of them. Seconds come from an `OverlapModel`. The search begins all-reduces at the edges of chunks of equal
+computation; its result is timed exactly.
 Source: LIBRA (Liu et al. 2023), section IV: equations 16 to 23, Algorithm 1.
 """
 
@@ -75,10 +75,7 @@ class Fusion:
 
 
 def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
-    """First edge with this much computation done (Algorithm 1: GetMinChunkID).
-
-    It is at least 1.
-    """
+    """First edge, at least 1, with this computation done (GetMinChunkID)."""
     edge = 1
     while edge < chunks and edge * width_s < done_s:
         edge += 1
@@ -92,12 +89,7 @@ def joint(
     most_buckets: int = MOST_BUCKETS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Choose buckets and threads together (Algorithm 1).
-
-    Arguments:
-        most_buckets: the largest number of buckets.
-        chunks: number of chunks into which the backward is divided.
-    """
+    """Choose at most `most_buckets` buckets and their threads (Algorithm 1)."""
     return _Search(gradients, model, threads, min(most_buckets, len(gradients.sizes_bytes)), chunks, None).best()
 
 
@@ -115,12 +107,11 @@ def allocate(
 class _Search:
     """Dynamic program over[i][end][z].
 
-    The first `end` layers are in i buckets, and their all-reduces have ended when z chunks are computed. The value
-    is the least time beyond the computation of all chunks alone.
-
-    An all-reduce that ends before the computation does costs the slowdown of the computation beside it, whenever it
-    began: waiting is free. So it begins as late as possible, as many chunks before z as it lasts, and no search
-    over its beginning is needed. Only all-reduces that outlast the computation need this search.
+    The first `end` layers are in i buckets, whose all-reduces have ended when z chunks are computed. The value is
+    the least time beyond the computation of all chunks alone. An all-reduce that ends before the computation does
+    costs the slowdown of the computation beside it, whenever it began: waiting is free. So it begins as late as
+    possible, as many chunks before z as it lasts. Only all-reduces that outlast the computation need a search over
+    their beginning.
     """
 
     def __init__(
@@ -155,10 +146,7 @@ class _Search:
         self._least = [least_chunk(float(done), self._width_s, chunks) for done in self._done]
 
     def best(self) -> Fusion:
-        """Best fusion, traced back from the last cell.
-
-        Each choice is recomputed from the cells before it.
-        """
+        """Best fusion, traced back by recomputing each choice from the cells before it."""
         over = self._table()
         layers, chunks = len(self._cuts) - 1, self._chunks
         last = int(np.argmin(over[:, layers, chunks])) if self._ends is None else self._most
@@ -191,7 +179,7 @@ class _Search:
         return over
 
     def _cells(self, before: np.ndarray, first: int, end: int) -> np.ndarray:
-        """Windows of the cells from which a bucket that ends with layer `end` may begin.
+        """Windows of cells from which a bucket up to layer `end` may begin.
 
         Shape (end - first, chunks + 1, chunks + 1).
         """
@@ -200,10 +188,9 @@ class _Search:
         return sliding_window_view(padded, self._chunks + 1, axis=1)
 
     def _within(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Costs and lengths of buckets that end during computation.
+        """Costs, and lengths in chunks, of buckets that end during computation.
 
-        Both have shape (end - first, threads), by first layer and number of threads; the length is in chunks.
-        Dominated choices have a length above the number of chunks.
+        Both have shape (end - first, threads). Dominated choices have a length above the number of chunks.
         """
         moved_s = self._moved_s(first, end, 0)
         needs_s = moved_s * self._share
@@ -222,10 +209,7 @@ class _Search:
         return cost, lasts
 
     def _moved_s(self, first: int, end: int, alone: int) -> np.ndarray:
-        """Seconds of an all-reduce from each earlier layer up to `end`, by threads.
-
-        0 without gradients.
-        """
+        """Seconds of all-reduces from each layer up to `end`, by threads; 0 if empty."""
         sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
         carried = self._model.carried_bytes(1.0) * sizes
         startup_s = self._model.startup_s if alone else self._model.beside_startup_s
@@ -253,12 +237,7 @@ class _Search:
         return both_s - alone * computed + moving_alone_s * (1 - moved), moved < 1
 
     def _choice(self, before: np.ndarray, end: int, z: int) -> tuple[int, int, int]:
-        """Predecessor of the best way into a cell.
-
-        Returns:
-            number of layers before the bucket, chunk at which its all-reduce begins, index of its number of
-            threads.
-        """
+        """Layers before a cell's best bucket, its first chunk, and its threads' index."""
         first = end - 1 if self._ends is not None else 0
         begins = np.arange(self._least[end], z + 1)
         over, left = self._over(first, end, z - begins)

@@ -1,9 +1,9 @@
 """Find the sub-cluster that serves a goal best, by a search on each.
 
 Rules of this file: no monotonicity in the number of devices is assumed, so nothing is bisected. For the fewest
-devices, sub-clusters are searched from the smallest on, until one meets the deadline. For the least cost each one
-is searched; a search stops as soon as it cannot reach the best so far. Costs within the tolerance of a tie count as
-equal, and the faster sub-cluster is preferred.
+devices, sub-clusters are searched from the smallest on, until one meets the deadline. For the least cost all are
+searched; a search stops once it cannot reach the best so far. Costs within the tolerance of a tie count as equal;
+the faster sub-cluster is preferred.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,6 @@ class SubclusterSearch(Generic[F]):
     """Searched sub-clusters, fewest devices first.
 
     Attributes:
-        best: the chosen sub-cluster.
         left: number of sub-clusters that were pruned without a search.
     """
 
@@ -112,12 +111,7 @@ class PartResult(Protocol):
 
 @dataclass(frozen=True)
 class Planned(Generic[F]):
-    """Result of planning for a goal.
-
-    Attributes:
-        found: search on the chosen sub-cluster.
-        parting: all sub-clusters that were considered; None if only the whole cluster was.
-    """
+    """Result of planning for a goal; `parting` is None if only the whole was searched."""
 
     goal: Goal
     batch_size: int
@@ -168,7 +162,7 @@ def part_for(
             step = "Write `price_usd_per_hour` (of a device) into the cluster file."
             raise InputError("price_usd_per_hour", f"none, on {part.cluster.name}", expected, step)
     tried: list[PartTrial[F]] = []
-    # The whole cluster comes first: its cost lets the searches on the other sub-clusters stop early.
+    # The whole cluster comes first: its cost lets the other searches stop early.
     order = [parts[-1], *parts[:-1]] if goal.objective == "cost" else parts
     for number, part in enumerate(order):
         best = _best(tried)
@@ -206,10 +200,7 @@ def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], use
 
 
 def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: PartSearch[F]) -> list[PartTrial[F]]:
-    """Distance of the nearest sub-cluster to the deadline, if none meets it.
-
-    The largest sub-cluster is searched first, others only if they may be faster.
-    """
+    """Search again without deadline, if no sub-cluster meets it: the largest first."""
     found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
     least_s = min(map(_least_s, found), default=inf)
     for place, one in reversed(list(enumerate(tried))):
@@ -228,10 +219,7 @@ def _dearer(one: PartTrial[F], most: float) -> PartTrial[F]:
 
 
 def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, goal: Goal) -> float:
-    """Longest iteration on a sub-cluster that may be of use, in seconds.
-
-    Longer ones cost more than the best plan so far.
-    """
+    """Longest iteration that may be of use; a longer one costs more than the best."""
     usd_per_s = (part.usd_per_hour or 0.0) / 3600
     dollar = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
     if goal.objective != "cost" or not dollar or not usd_per_s:
@@ -240,10 +228,7 @@ def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, 
 
 
 def _best(tried: Sequence[PartTrial[F]]) -> PartTrial[F] | None:
-    """The fastest of the trials that serve the goal; None if none does.
-
-    Costs and device counts have been compared before.
-    """
+    """The fastest of the trials that serve the goal; None if none does."""
     serving = [one for one in tried if one.worth is not None and not one.why]
     return min(serving, key=_seconds, default=None)
 

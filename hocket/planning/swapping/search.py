@@ -1,10 +1,8 @@
 """Search for plans that swap, for models larger than device memory (Harmony).
 
-Each plan is proved and simulated like any other.
-
-Rules of this file: the tuner chooses packs and microbatch sizes (strategies/swapping/shared_packs.py). The program
-is proved to fit on devices and hosts, and simulated (candidates.py). placement.py chooses the devices. If the
-cluster file does not give the memory of hosts, nothing is swapped.
+Rules of this file: the tuner chooses packs and microbatch sizes (strategies/swapping/shared_packs.py). Each program
+is proved to fit on devices and hosts, and simulated (candidates.py). placement.py chooses the devices. Without the
+memory of hosts in the cluster file, nothing is swapped.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +32,7 @@ EACH = 2  # fastest plans of each mode and room that are simulated, and the fine
 ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner's sums exceed the memory that a program holds
 AMPLE = 10.0  # further factor if no offer fits: the finest packs are then proved, or refused with the missing bytes
 FINEST = 48  # most packs for which the least need is determined
-# Plans slower than this factor times the best plan without swaps are not refined: kept stashes and prefetching have
-# not gained more anywhere.
+# Slower plans, relative to the best without swaps, are not refined: refinement has not gained more anywhere.
 REACH = 1.5
 MOST_FORWARDS = 2048  # in one iteration
 
@@ -159,10 +156,7 @@ def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) 
 
 
 def _forward(one: HarmonyPlan) -> tuple[int, ...]:
-    """Number of backward packs in each forward pack, with the last pack by itself.
-
-    () if forward packs equal backward packs.
-    """
+    """Backward packs in each forward pack, and 1 for the last; () if packs are equal."""
     if len(one.forward.packs) + 1 == len(one.backward.packs):
         return ()
     ends = [pack.first for pack in one.backward.packs]
@@ -175,11 +169,7 @@ def _forwards(one: HarmonyPlan) -> int:
 
 
 def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
-    """The fastest plans by number of packs, and the finest of those nearly as fast.
-
-    Arguments:
-        most: how many numbers of packs are kept.
-    """
+    """The fastest plan for each of `most` numbers of packs, and the finest fast one."""
     short = [one for one in plans if _forwards(one) <= MOST_FORWARDS]
     first: dict[int, HarmonyPlan] = {}
     for one in short:
@@ -207,10 +197,7 @@ def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
 
 
 def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
-    """Yield offers with the smallest packs that a program may have.
-
-    Pipeline mode comes first; then the order is the tuner's estimate.
-    """
+    """Yield offers with the smallest packs: pipeline mode first, then by estimate."""
     server = place.server
     rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
     modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)

@@ -1,9 +1,8 @@
 """Determine how many waves of a job may run on its devices at once.
 
 Rules of this file: a first number follows from memory, compute and network that one wave leaves free, simulated or
-measured. The slowdown of several waves is found by running them, one fewer each time. Both kinds of Wavelet's waves
-are treated alike: waves of data parallelism run on the same devices at other moments; waves of model parallelism
-run at the same moments on other devices.
+measured. The slowdown of several waves is found by running them, one fewer each time. Waves of data parallelism run
+on the same devices at other moments, waves of model parallelism at the same moments on other devices.
 Source: Wavelet (Wang et al. 2021), section 3.1 and appendix B.2. The paper gives no formulas and no limits; those
 here are ours.
 """
@@ -24,21 +23,12 @@ from hocket.program.trace.usage import Usage, usage
 from hocket.util.units import show_bytes, show_seconds
 
 FULL = 1.01
-"""Share of a device, or of the links' time, that waves may use together.
-
-The hundredth above 1 is the resolution of the time columns.
-"""
+"""Share of a device, or of the links' time, that waves may use; columns of time have a resolution of a hundredth."""
 STRETCH = 0.1
-"""Share by which an iteration may be longer than with one wave.
-
-Wavelet: "without significantly introducing latency on the original".
-"""
+"""Longer by this share, an iteration is "without significantly introducing latency on the original" (Wavelet)."""
 
 GAIN = 0.05
-"""Least gain of a second wave on the same devices.
-
-The second wave is expected to make an iteration longer there. It is worth it as long as samples per second increase by this share.
-"""
+"""Least gain of a second wave on the same devices, where it makes an iteration longer."""
 
 TICK_TOCK = 2
 """Most waves of data parallelism: one computes forwards while the other computes backwards (Wavelet, section 3.2)."""
@@ -68,18 +58,14 @@ class Wave:
 
     @property
     def most(self) -> int:
-        """Most waves that the schedule allows.
-
-        That is the number of devices in the ring (Wavelet, section 3.3.1), or two.
-        """
+        """Most waves: the devices in the ring (Wavelet, section 3.3.1), or two."""
         return len(self.ring) if self.ring else TICK_TOCK
 
     @property
     def stretch(self) -> float:
         """Share by which an iteration may be longer.
 
-        STRETCH for waves on other devices. For waves on the same devices, the share at which a second wave gains
-        GAIN.
+        On the same devices, a second wave then gains GAIN.
         """
         return STRETCH if self.ring else TICK_TOCK / (1 + GAIN) - 1
 
@@ -118,12 +104,7 @@ class WaveRoom:
 
 @dataclass(frozen=True)
 class WaveTrial:
-    """A tried number of waves.
-
-    Attributes:
-        iteration_s: seconds of an iteration; None if it does not run.
-        stretch: share by which the iteration is longer than with one wave.
-    """
+    """A tried number of waves: its iteration (None: it does not run), and lengthening."""
 
     waves: int
     iteration_s: float | None
@@ -140,10 +121,7 @@ def room(wave: Wave) -> WaveRoom:
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
-    """Missing resource for this many waves, and a sentence about it.
-
-    ("", "") if there is room.
-    """
+    """Missing resource for this many waves, and a sentence about it; otherwise empty."""
     held = {device: wave.held_bytes(device, waves) for device in wave.usage.held_bytes}
     device = max(held, key=lambda d: held[d] - wave.capacity_bytes[d], default=None)
     if device is not None and held[device] > wave.capacity_bytes[device]:
@@ -231,10 +209,7 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
 
 
 def in_waves(plan: Plan, waves: int) -> Plan:
-    """A `model_parallel` or `data_parallel` plan in several waves.
-
-    Each wave has the plan's batch size.
-    """
+    """A `model_parallel` or `data_parallel` plan in waves, each with the plan's batch."""
     if waves == 1:
         return plan
     many = replace(plan, batch_size=waves * plan.batch_size, predicted=None)
@@ -250,10 +225,7 @@ def in_waves(plan: Plan, waves: int) -> Plan:
 
 
 def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None]:
-    """Function for `decrease` that simulates iterations with several waves.
-
-    It replaces Wavelet's second round of profiling.
-    """
+    """Function for `decrease` that simulates iterations: Wavelet's second profiling."""
 
     def measure(waves: int) -> float | None:
         many = in_waves(plan, waves)
