@@ -151,13 +151,13 @@ def simulate(
     if report:
         from hocket.planning.predict.predict import host_course_of
         from hocket.planning.waves.compare import courses
-        from hocket.reporting import report_html
+        from hocket.reporting import PlanResults, report_html
 
         together = collocating.in_report(told, both) if told is not None and both is not None else None
         beside = courses(opened.shown, opened.profile, found)
         on_hosts = host_course_of(opened.shown, opened.profile)
-        html = report_html(opened.plan, found, summary, real, lent, together, beside, on_hosts, depths, opened.shown)
-        write_atomic(report, html)
+        results = PlanResults(opened.plan, found, summary, real, opened.shown)
+        write_atomic(report, report_html(results, lent, together, beside, on_hosts, depths))
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
         deepest = {"largest": [as_data(one) for one in deep]} if deep else {}

@@ -23,7 +23,7 @@ from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
 from hocket.program.trace.trace import Trace
-from hocket.reporting import DemoRow, demo_html, slower_by
+from hocket.reporting import DemoRow, PlanResults, demo_html, slower_by
 from hocket.strategies.base.strategy import members
 from hocket.training.calibrate.local_links import measure_local
 from hocket.training.calibrate.train_in_turns import STEPS, Turned, train_in_turns
@@ -180,10 +180,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     page = demo_html(
         rows,
         {outcome.candidate.strategy: list(outcome.summary.losses) for outcome in outcomes},
-        winner.plan,
-        predicted,
-        figures,
-        Trace.read(output / f"{winner.strategy}.measured.json"),
+        PlanResults(winner.plan, predicted, figures, Trace.read(output / f"{winner.strategy}.measured.json")),
     )
     write_atomic(output / "report.html", page)
     wall_s = time.perf_counter() - began

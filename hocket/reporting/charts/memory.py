@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from hocket.program.trace.trace import Trace
 from hocket.program.trace.usage import held_in
 from hocket.reporting.charts.svg import box, byte_ticks, num, show_bytes_short, svg, text
-from hocket.reporting.charts.window import Window
+from hocket.reporting.charts.window import DrawnTrace, Window
 from hocket.util.units import show_bytes
 
 NEAR = 0.3  # draw the capacity line if the highest peak reaches this share of the capacity
@@ -39,16 +38,18 @@ class MemoryCurve:
 
 
 @dataclass(frozen=True)
-class DrawnTrace:
-    """A trace and the window of it that is drawn."""
+class _DevicePeak:
+    """Peak memory of one device over the whole run, in bytes.
 
-    trace: Trace
-    window: Window
+    Attributes:
+        measured_bytes: None if unknown.
+        capacity_bytes: memory capacity of the device; None if unknown.
+    """
 
-    def has(self, device: int) -> bool:
-        """True if the memory of a device was recorded in the window."""
-        series = self.trace.memory.get(device)
-        return series is not None and float(series[0][-1]) >= self.window.start_s
+    device: int
+    predicted_bytes: float
+    measured_bytes: float | None
+    capacity_bytes: float | None
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def memory_curves(
     curves = []
     for device in shown:
         limit = capacity_bytes.get(device)
-        drawing = _drawing(predicted, measured, frame, device, limit, peaks[device], real.get(device))
+        peak = _DevicePeak(device, peaks[device], real.get(device), limit)
+        drawing = _drawing(predicted, measured, frame, peak)
         share, capacity = (f"{peaks[device] / limit:.1%}", show_bytes_short(limit)) if limit else ("", "")
         told = show_bytes(real[device]) if device in real else ""
         limited = limit is not None and limit <= frame.top_bytes
@@ -105,15 +107,8 @@ def memory_curves(
     return tuple(curves)
 
 
-def _drawing(
-    predicted: DrawnTrace,
-    measured: DrawnTrace | None,
-    frame: _MemoryFrame,
-    device: int,
-    limit: float | None,
-    peak: float,
-    measured_peak: float | None,
-) -> Markup:
+def _drawing(predicted: DrawnTrace, measured: DrawnTrace | None, frame: _MemoryFrame, peak: _DevicePeak) -> Markup:
+    device, limit, measured_peak = peak.device, peak.capacity_bytes, peak.measured_bytes
     width, height, top = frame.width, frame.height, frame.top_bytes
     left, bottom = 52.0, height - 4
     room = width - left - 4
@@ -142,7 +137,7 @@ def _drawing(
     parts.append(
         f'<circle class="dot" cx="{num(left + (at + 0.5) * room / columns)}" cy="{num(y(float(high[at])))}" r="2.6"/>'
     )
-    where = f"predicted: highest in the window {show_bytes(float(high.max()))}, of the run {show_bytes(peak)}, at its end {show_bytes(last)}"
+    where = f"predicted: highest in the window {show_bytes(float(high.max()))}, of the run {show_bytes(peak.predicted_bytes)}, at its end {show_bytes(last)}"
     if measured is not None and measured.has(device):
         line, high, _ = curve(measured)
         parts.append(f'<path class="real" d="{line}"/>')

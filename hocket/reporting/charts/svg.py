@@ -38,21 +38,29 @@ def through(places: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in places)
 
 
-def svg(
-    width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "", stretch: bool = False
-) -> Markup:
+def svg(width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "") -> Markup:
     """Return a complete drawing with its text alternative.
 
     Arguments:
         title, desc: text alternative for screen readers.
         cls: CSS class.
-        stretch: True to let the width grow without the height.
     """
-    ratio = f' height="{num(height)}" preserveAspectRatio="none"' if stretch else ""
     kind = f' class="{cls}"' if cls else ""
     about = f"<desc>{escape(desc)}</desc>" if desc else ""
-    head = f'<svg xmlns="{NAMESPACE}"{kind} viewBox="0 0 {num(width)} {num(height)}"{ratio} role="img">'
+    head = f'<svg xmlns="{NAMESPACE}"{kind} viewBox="0 0 {num(width)} {num(height)}" role="img">'
     return Markup(f"{head}<title>{escape(title)}</title>{about}{''.join(parts)}</svg>")
+
+
+def stretched_svg(width: float, height: float, parts: Iterable[str], title: str, cls: str) -> Markup:
+    """Return a drawing of fixed height that fills any width.
+
+    Arguments:
+        title: text alternative for screen readers.
+        cls: CSS class.
+    """
+    size = f'viewBox="0 0 {num(width)} {num(height)}" height="{num(height)}" preserveAspectRatio="none"'
+    head = f'<svg xmlns="{NAMESPACE}" class="{cls}" {size} role="img">'
+    return Markup(f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>")
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:

@@ -10,7 +10,7 @@ A row has a thick compute lane, and thin network and host lanes below it. The si
 Notes say what was merged or left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -20,9 +20,9 @@ from hocket.program.instruction import COMPUTE, computes
 from hocket.program.trace.trace import Event, Trace
 from hocket.reporting.charts.merge_events import smallest_s
 from hocket.reporting.charts.palette import MEANINGS, family_of
-from hocket.reporting.charts.svg import num, show_tick, show_time, svg, text, ticks
-from hocket.reporting.charts.timeline_rows import WIDTH, ZOOMS, Painter, TimelineRow
-from hocket.reporting.charts.window import Window
+from hocket.reporting.charts.svg import num, show_tick, show_time, stretched_svg, text, ticks
+from hocket.reporting.charts.timeline_rows import WIDTH, ZOOMS, LevelOfDetail, Painter, TimelineRow
+from hocket.reporting.charts.window import DrawnTrace
 
 MOST_ROWS = 128
 MOST_TOLD = 5_000
@@ -68,10 +68,33 @@ def rows_of(plan: Plan, trace: Trace) -> tuple[int, ...]:
     return tuple(sorted(list(ranked)[:MOST_ROWS]))
 
 
+def _detail_of(lanes: Mapping[tuple[int, str], Sequence[Event]], rows: int, span_s: float) -> LevelOfDetail:
+    """Choose the detail at which a drawing stays small.
+
+    Arguments:
+        lanes: events in time order, by device and lane.
+        rows: number of drawn devices.
+        span_s: seconds of the time axis.
+    """
+    smallest = {
+        group: smallest_s(
+            [v for (_, lane), v in lanes.items() if computes(lane) == (group == "compute")],
+            most,
+            span_s / WIDTH / ZOOMS[-1],
+            span_s,
+        )
+        for group, most in MOST_BLOCKS.items()
+    }
+    height = 24.0 if rows <= 8 else 18.0 if rows <= 24 else 12.0
+    told = sum(map(len, lanes.values())) <= MOST_TOLD
+    count = sum(len(v) for (_, lane), v in lanes.items() if computes(lane))
+    deepest = ZOOMS[-1] if count <= MOST_LABELS else ZOOMS[2] if count <= 3 * MOST_LABELS else 0
+    return LevelOfDetail(height, smallest, told, deepest)
+
+
 def timeline(
     plan: Plan,
-    trace: Trace,
-    window: Window,
+    record: DrawnTrace,
     events: Sequence[Event],
     span_s: float,
     title: str,
@@ -83,7 +106,7 @@ def timeline(
         events: events of the window.
         critical: returns True for an event on the critical path.
     """
-    drawn = rows_of(plan, trace)
+    drawn = rows_of(plan, record.trace)
     wanted = set(drawn)
     lanes: dict[tuple[int, str], list[Event]] = {}
     for event in events:
@@ -91,20 +114,8 @@ def timeline(
             lanes.setdefault((event.device, event.lane), []).append(event)
     for lane in lanes.values():
         lane.sort(key=lambda e: (e.start_s, e.end_s))
-    smallest = {
-        group: smallest_s(
-            [v for (_, lane), v in lanes.items() if computes(lane) == (group == "compute")],
-            most,
-            span_s / WIDTH / ZOOMS[-1],
-            span_s,
-        )
-        for group, most in MOST_BLOCKS.items()
-    }
-    height = 24.0 if len(drawn) <= 8 else 18.0 if len(drawn) <= 24 else 12.0
-    told = sum(map(len, lanes.values())) <= MOST_TOLD
-    painter = Painter(plan, window, span_s, height, smallest, critical, told)
-    count = sum(len(v) for (_, lane), v in lanes.items() if computes(lane))
-    painter.deepest = ZOOMS[-1] if count <= MOST_LABELS else ZOOMS[2] if count <= 3 * MOST_LABELS else 0
+    detail = _detail_of(lanes, len(drawn), span_s)
+    painter = Painter(plan, record.window, span_s, detail, critical)
     rows = []
     for device in drawn:
         own = {name: events for (d, name), events in sorted(lanes.items()) if d == device}
@@ -115,10 +126,10 @@ def timeline(
             rows.append(painter.row(device, own.get(name, []), others if name == waves[-1] else {}, wave))
     notes = [
         f"instructions of the {'compute' if group == 'compute' else 'thin'} lanes shorter than {show_time(limit)} are drawn together with their neighbours"
-        for group, limit in smallest.items()
+        for group, limit in detail.smallest_s.items()
         if limit
     ]
-    left = len({device for device, _ in trace.lanes}) - len(drawn)
+    left = len({device for device, _ in record.trace.lanes}) - len(drawn)
     if left > 0:
         notes.append(f"{left} more devices are not drawn; their replicas are")
     legend = tuple(
@@ -146,4 +157,4 @@ def axis(span_s: float) -> Markup:
             parts.append(
                 f'<path class="{cls}" d="M{num(x)} 16v4"/>' + text(x, 12, show_tick(tick, span_s), f"{cls} {anchor[0]}")
             )
-    return svg(WIDTH, 20, parts, "Time axis", cls="axis", stretch=True)
+    return stretched_svg(WIDTH, 20, parts, "Time axis", "axis")

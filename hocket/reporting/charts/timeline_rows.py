@@ -1,7 +1,7 @@
 """Rows of a timeline: the compute lane and the thin lanes of one device."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -11,7 +11,7 @@ from hocket.program.instruction import COMPUTE, Kind, compute_lane
 from hocket.program.trace.trace import Event
 from hocket.reporting.charts.merge_events import MergedEvents, blocks_of
 from hocket.reporting.charts.palette import BACKGROUND, class_of
-from hocket.reporting.charts.svg import box, show_time, svg, text
+from hocket.reporting.charts.svg import box, show_time, stretched_svg, text
 from hocket.reporting.charts.window import Window
 
 WIDTH = 1120.0  # units, and CSS pixels before zooming
@@ -30,12 +30,28 @@ class TimelineRow:
     network: Markup | None
 
 
+@dataclass(frozen=True)
+class LevelOfDetail:
+    """Detail of a timeline's drawing; it decreases with the number of rows and instructions.
+
+    Attributes:
+        height: height of the compute lane, in drawing units.
+        smallest_s: shortest duration in seconds that is drawn alone, of "compute" lanes and of the thin "network"
+            lanes; 0 if every instruction is drawn alone.
+        told: True if every instruction has its own path and text; False if similar instructions share a path.
+        deepest: zoom up to which blocks have numbers; 0 for no numbers.
+    """
+
+    height: float
+    smallest_s: Mapping[str, float]
+    told: bool
+    deepest: int
+
+
 class Painter:
     """Draws the rows of one timeline.
 
     Attributes:
-        told: True if every instruction has its own path and text; False if similar instructions share a path.
-        deepest: zoom up to which blocks have numbers.
         used: CSS classes that were drawn.
         outlined: True if a part of the critical path was drawn.
     """
@@ -45,13 +61,10 @@ class Painter:
         plan: Plan,
         window: Window,
         span_s: float,
-        height: float,
-        smallest: dict[str, float],
+        detail: LevelOfDetail,
         critical: Callable[[Event], bool] | None,
-        told: bool,
     ) -> None:
-        self.window, self.scale, self.height = window, WIDTH / span_s, height
-        self.smallest, self.critical, self.told = smallest, critical, told
+        self.window, self.scale, self.detail, self.critical = window, WIDTH / span_s, detail, critical
         self.waves = [stage.wave for stage in plan.stages]
         self.stages: dict[int, list[int]] = {}
         for s, stage in enumerate(plan.stages):
@@ -59,7 +72,6 @@ class Painter:
                 self.stages.setdefault(device, []).append(s)
         self.used: set[str] = set()
         self.outlined = False
-        self.deepest = ZOOMS[-1]
 
     def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> TimelineRow:
         """Draw the row of one device, or of one wave of it.
@@ -72,12 +84,12 @@ class Painter:
         hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
         busy = f"{busy_s / self.window.seconds:.0%}"
-        edge = self._x(self.window.end_s)
-        parts = [f'<path class="idle" d="{box(0, 0, edge, self.height)}"/>']
-        parts += self._lane(device, compute, 0.0, self.height, self.smallest["compute"], labelled=True)
+        edge, height = self._x(self.window.end_s), self.detail.height
+        parts = [f'<path class="idle" d="{box(0, 0, edge, height)}"/>']
+        parts += self._lane(device, compute, 0.0, height, self.detail.smallest_s["compute"], labelled=True)
         title = f"Device {device}: busy {busy} of the window; grey is idle"
         stages = ("stage " if len(hosted) == 1 else "stages ") + ", ".join(map(str, hosted)) if hosted else ""
-        drawing = svg(WIDTH, self.height, parts, title, cls="compute", stretch=True)
+        drawing = stretched_svg(WIDTH, height, parts, title, "compute")
         return TimelineRow(
             f"{device}{wave.removeprefix(COMPUTE)}", stages, busy, drawing, self._network(device, others)
         )
@@ -100,12 +112,12 @@ class Painter:
                     packed.append(free := [])
                 (free if free is not None else packed[-1]).append(event)
             rows += packed
-        each = 6.0 if self.height > 12 else 4.0
+        each = 6.0 if self.detail.height > 12 else 4.0
         parts: list[str] = []
         for k, row in enumerate(rows):
-            parts += self._lane(device, row, k * each, each - 1, self.smallest["network"], labelled=False)
+            parts += self._lane(device, row, k * each, each - 1, self.detail.smallest_s["network"], labelled=False)
         kinds = ", ".join(f"{len(groups[n])} {n}" for n in sorted(groups))
-        return svg(WIDTH, each * len(rows), parts, f"Device {device}, other lanes: {kinds}", cls="thin", stretch=True)
+        return stretched_svg(WIDTH, each * len(rows), parts, f"Device {device}, other lanes: {kinds}", "thin")
 
     def _lane(
         self, device: int, events: Sequence[Event], y: float, height: float, smallest_s: float, labelled: bool
@@ -129,7 +141,7 @@ class Painter:
             else:
                 event = block.events[0]
                 cls, drawn = self._class(device, event), box(left, y, width, height)
-                if self.told:
+                if self.detail.told:
                     parts.append(f'<path class="{cls}" d="{drawn}">{self._hover(event)}</path>')
                 else:
                     indices, boxes = shared.setdefault((cls, _without_index(event)), ([], []))
@@ -169,7 +181,7 @@ class Painter:
 
     def _zoom(self, label: str, width: float) -> int | None:
         """Return the lowest zoom at which a label fits."""
-        return next((z for z in ZOOMS if z <= self.deepest and width * z >= len(label) * DIGIT + 3), None)
+        return next((z for z in ZOOMS if z <= self.detail.deepest and width * z >= len(label) * DIGIT + 3), None)
 
     def _slices(
         self, device: int, block: MergedEvents, place: tuple[float, float, float, float]
@@ -188,7 +200,7 @@ class Painter:
 
     def _idle(self, left: float, right: float, y: float) -> list[str]:
         told = f"idle {show_time((right - left) / self.scale)}"
-        if self.height <= 12 or right - left < len(told) * DIGIT + 10:
+        if self.detail.height <= 12 or right - left < len(told) * DIGIT + 10:
             return []
         return [text((left + right) / 2, y + 3.6, told, "gap")]
 

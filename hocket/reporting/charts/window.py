@@ -58,6 +58,19 @@ class Window:
         return f"{which} of {self.total}" + (", the steady state" if self.first else "")
 
 
+@dataclass(frozen=True)
+class DrawnTrace:
+    """A trace and the window of it that is drawn."""
+
+    trace: Trace
+    window: Window
+
+    def has(self, device: int) -> bool:
+        """True if the memory of a device was recorded in the window."""
+        series = self.trace.memory.get(device)
+        return series is not None and float(series[0][-1]) >= self.window.start_s
+
+
 def batch_starts(trace: Trace, microbatches: int) -> list[float]:
     """Return the start of the first forward of each batch, in batch order."""
     forward = trace.kind == KINDS.index(Kind.FORWARD)

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from hocket.reporting.cluster_report.series import by_job, workers_held
-from hocket.reporting.cluster_report.stacked_areas import Band, bands
+from hocket.reporting.cluster_report.stacked_areas import Band, bands, height_axis
 from hocket.reporting.cluster_report.style import Look, area_look, legend
 from hocket.scheduler.simulation.metrics import ClusterRun
 
@@ -49,7 +49,8 @@ def allocations(runs: Sequence[Drawn], types: dict[str, Look], end_s: float) -> 
             for t, row in zip(run.types, held, strict=True)
         ]
         top = max(float(workers), float(held.sum(axis=0).max(initial=0.0)))
-        drawing = bands(items, edges_s, end_s, top * 1.04, f"Workers held under {name}", "workers", float(workers))
+        up = height_axis(top * 1.04, "workers")
+        drawing = bands(items, edges_s, end_s, up, f"Workers held under {name}", float(workers))
         found.append((name, (("", drawing),)))
     return Allocations(tuple(found), legend(types.items(), lines=False), False)
 
@@ -68,9 +69,9 @@ def _of_jobs(runs: Sequence[Drawn], end_s: float, workers: float) -> Allocations
         pair = []
         for title, values, top in (("workers held", held, tops[0]), ("what they are worth", worth, tops[1])):
             items = [_band(run, k, values[k], looks, place, edges_s) for place, k in enumerate(order)]
-            y_title = "workers" if title == "workers held" else "average workers"
+            up = height_axis(top, "workers" if title == "workers held" else "average workers")
             about = f"Allocation under {name}: {title}"
-            pair.append((title, bands(items, edges_s, end_s, top, about, y_title, workers)))
+            pair.append((title, bands(items, edges_s, end_s, up, about, workers)))
         found.append((name, tuple(pair)))
     names = [(name, look) for name, look in looks.items() if name]
     return Allocations(tuple(found), legend(names, lines=False) if names else Markup(""), True)

@@ -46,6 +46,7 @@ class Axis:
         start, end: coordinates of the ends.
         unit: format of the tick labels: "time" for seconds, "%" for shares, empty for numbers.
         log: True for a logarithmic axis.
+        title: the quantity, such as "jobs an hour".
     """
 
     low: float
@@ -54,6 +55,7 @@ class Axis:
     end: float
     unit: str = ""
     log: bool = False
+    title: str = ""
 
     def at(self, value: float) -> float:
         """Return the coordinate of a value; values beyond an end are clipped to it."""
@@ -106,12 +108,12 @@ def span_of(values: Iterable[float], log: bool = False) -> tuple[float, float]:
     return low, max(high, low + 1e-9, low + 1e-9 * abs(low))
 
 
-def lattice(across: Axis, up: Axis, label: str, title: str, rows: int = 5, columns: int = 6) -> list[str]:
+def lattice(across: Axis, up: Axis, rows: int = 5, columns: int = 6) -> list[str]:
     """Draw the grid of a chart, the labels of ticks, and the titles of the axes.
 
     Arguments:
-        label: title of the horizontal axis.
-        title: title of the vertical axis.
+        across: the horizontal axis.
+        up: the vertical axis.
         rows, columns: wanted numbers of ticks.
     """
     parts = []
@@ -125,8 +127,8 @@ def lattice(across: Axis, up: Axis, label: str, title: str, rows: int = 5, colum
         if x - half > last + 6:  # labels must not overlap
             parts.append(text(min(x, across.end + 12 - half), up.start + 16, name, "tick", "middle"))
             last = x + half
-    parts.append(text((across.start + across.end) / 2, up.start + 31, label, "tick", "middle"))
-    parts.append(text(4, 11, title, "tick"))
+    parts.append(text((across.start + across.end) / 2, up.start + 31, across.title, "tick", "middle"))
+    parts.append(text(4, 11, up.title, "tick"))
     return parts
 
 

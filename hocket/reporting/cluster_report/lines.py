@@ -53,9 +53,9 @@ def distribution(
     """
     seen = [float(v) for s in samples if len(s.values) for v in (s.values.min(), s.values.max())]
     low, high = span_of([max(v, least) for v in seen] + ([mark] if mark else []), log=True)
-    across = Axis(max(low, least), high, LEFT, RIGHT, unit, log=True)
-    up = Axis(0.0, 1.0, BOTTOM, TOP, "%")
-    parts = lattice(across, up, label, "jobs")
+    across = Axis(max(low, least), high, LEFT, RIGHT, unit, log=True, title=label)
+    up = Axis(0.0, 1.0, BOTTOM, TOP, "%", title="jobs")
+    parts = lattice(across, up)
     if mark:
         parts.append(f'<path class="limit" d="M{num(across.at(mark))} {num(TOP)}V{num(BOTTOM)}"/>')
     told = []
@@ -86,9 +86,10 @@ def over_time(
     """Draw values over time; the axis goes from `low` to at least `most`."""
     end_s = max([float(c.edges_s[-1]) for c in courses], default=1.0)
     high = max([most, low + 1e-9, *(float(c.values.max()) for c in courses if len(c.values))])
-    across = Axis(0.0, end_s, LEFT, RIGHT, "time")
-    up = Axis(low, high if high <= most * (1 + 1e-9) else low + (high - low) * 1.05, BOTTOM, TOP, unit)
-    parts, told = lattice(across, up, "time", y_title), []
+    across = Axis(0.0, end_s, LEFT, RIGHT, "time", title="time")
+    end = high if high <= most * (1 + 1e-9) else low + (high - low) * 1.05
+    up = Axis(low, end, BOTTOM, TOP, unit, title=y_title)
+    parts, told = lattice(across, up), []
     for course in courses:
         weights = np.diff(course.edges_s)
         mean, peak = float(course.values @ weights / weights.sum()), float(course.values.max())

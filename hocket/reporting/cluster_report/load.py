@@ -104,9 +104,9 @@ def load_chart(rows: Iterable[LoadRow]) -> Markup:
     low, high = span_of(known, log=True) if log else (0.0, max([*known, 1e-6]) * 1.05)
     low_rate, high_rate = span_of(rate for line in found.values() for rate in line)
     pad = 0.04 * (high_rate - low_rate) if high_rate - low_rate > 1e-6 else 0.5 * low_rate
-    across = Axis(low_rate - pad, high_rate + pad, LEFT, RIGHT)
-    up = Axis(low, high, BOTTOM, TOP, "time", log)
-    parts, told = lattice(across, up, "jobs an hour", "average JCT" + (" (log)" if log else "")), []
+    across = Axis(low_rate - pad, high_rate + pad, LEFT, RIGHT, title="jobs an hour")
+    up = Axis(low, high, BOTTOM, TOP, "time", log, "average JCT" + (" (log)" if log else ""))
+    parts, told = lattice(across, up), []
     for k, (name, line) in enumerate(found.items()):
         points = [(rate, [v for v in seen if isfinite(v)]) for rate, seen in sorted(line.items())]
         points = [(rate, seen) for rate, seen in points if seen]

@@ -28,20 +28,22 @@ class Band:
     pale: bool = False
 
 
-def bands(
-    items: Sequence[Band], edges_s: np.ndarray, end_s: float, most: float, title: str, y_title: str, limit: float
-) -> Markup:
+def height_axis(most: float, title: str) -> Axis:
+    """Return the vertical axis of stacked areas, from 0 to `most`."""
+    return Axis(0.0, max(most, 1e-9), BOTTOM, TOP, title=title)
+
+
+def bands(items: Sequence[Band], edges_s: np.ndarray, end_s: float, up: Axis, title: str, limit: float) -> Markup:
     """Draw stacked areas over time, the first at the bottom.
 
     Arguments:
         edges_s: edges of the bins.
         end_s: end of the time axis.
-        most: end of the vertical axis.
+        up: the vertical axis, see `height_axis`.
         limit: height of the line that shows the capacity; 0 for no line.
     """
-    across = Axis(0.0, end_s, LEFT, RIGHT, "time")
-    up = Axis(0.0, max(most, 1e-9), BOTTOM, TOP)
-    parts = lattice(across, up, "time", y_title)
+    across = Axis(0.0, end_s, LEFT, RIGHT, "time", title="time")
+    parts = lattice(across, up)
     base = np.zeros(len(edges_s) - 1)
     for item in items:
         top = base + item.heights

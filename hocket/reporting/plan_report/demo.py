@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 
-from hocket.planning.plan import Plan
 from hocket.program.trace.error_parts import Parts
-from hocket.program.trace.trace import Trace
 from hocket.reporting.charts.bars import loss_curves, paired_bars
 from hocket.reporting.charts.svg import show_time
 from hocket.reporting.plan_report import facts
-from hocket.reporting.plan_report.page import draw, render
-from hocket.simulation.summary import Summary
+from hocket.reporting.plan_report.page import PlanResults, draw, render
 from hocket.util.units import show_bytes, show_number
 
 
@@ -70,10 +67,7 @@ def slower_by(rows: Sequence[DemoRow], paced: bool = False) -> float:
 def demo_html(
     rows: Sequence[DemoRow],
     losses: Mapping[str, Sequence[float]],
-    plan: Plan | None = None,
-    trace: Trace | None = None,
-    summary: Summary | None = None,
-    measured: Trace | None = None,
+    fastest: PlanResults | None = None,
     *,
     log_loss: bool = False,
 ) -> str:
@@ -81,9 +75,7 @@ def demo_html(
 
     Arguments:
         losses: loss of each step, by strategy.
-        plan: the best plan.
-        trace, summary: its prediction. Without plan, trace and summary there are no timelines.
-        measured: trace of its run.
+        fastest: the plan measured to be fastest; None for no timelines.
         log_loss: True for a logarithmic loss axis.
 
     Returns:
@@ -92,7 +84,7 @@ def demo_html(
     best = min(
         (r for r in rows if isfinite(r.measured_iteration_s)), key=lambda r: r.measured_iteration_s, default=None
     )
-    drawn = draw(plan, trace, summary, measured) if plan and trace and summary else None
+    plan = fastest.plan if fastest else None
     return render(
         "demo.html",
         title="Hocket demo: prediction beside measurement",
@@ -107,7 +99,7 @@ def demo_html(
         sentence=facts.sentence(plan) if plan else "",
         about=facts.about_strategy(plan) if plan else "",
         config=facts.configuration(plan) if plan else "",
-        drawn=drawn,
+        drawn=draw(fastest) if fastest else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Report of one plan: prediction and measurement, as a self-contained HTML file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from hocket.printable import printable
 from hocket.program.trace.compare import compare
 from hocket.program.trace.trace import Event, Trace
 from hocket.reporting.charts.bars import legend_of, utilization
-from hocket.reporting.charts.memory import DrawnTrace, MemoryCurve, memory_curves
+from hocket.reporting.charts.memory import MemoryCurve, memory_curves
 from hocket.reporting.charts.palette import stylesheet
 from hocket.reporting.charts.staircase import Staircase, staircase
 from hocket.reporting.charts.svg import show_time
 from hocket.reporting.charts.timeline import Timeline, rows_of, timeline
-from hocket.reporting.charts.window import Window, choose
+from hocket.reporting.charts.window import DrawnTrace, Window, choose
 from hocket.reporting.plan_report import facts
 from hocket.reporting.plan_report.background import BackgroundSection
 from hocket.reporting.plan_report.overlaps import OverlapSection, overlaps
@@ -32,6 +32,25 @@ from hocket.simulation.summary import Summary
 from hocket.simulation.swapping.host_memory import HostCourse
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+@dataclass(frozen=True)
+class PlanResults:
+    """A plan with its prediction and, if it ran, its measurement.
+
+    Attributes:
+        trace, summary: the prediction, from `LoadedPlan.simulate`.
+        measured: trace of a run, to compare with the prediction; None if there was none.
+        shown: the excerpt that `trace` covers, if the plan is too long to be drawn whole (`LoadedPlan.shown`); None for
+            the plan itself. Drawings of the prediction are then labelled as an excerpt. Metrics of an iteration are
+            the whole plan's, from `summary`.
+    """
+
+    plan: Plan
+    trace: Trace
+    summary: Summary
+    measured: Trace | None = None
+    shown: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -51,37 +70,29 @@ class Drawings:
 
 
 def report_html(
-    plan: Plan,
-    trace: Trace,
-    summary: Summary,
-    measured: Trace | None = None,
+    results: PlanResults,
     amplification: str = "",
     together: BackgroundSection | None = None,
     courses: Sequence[PlanTimeline] = (),
     swapped: HostCourse | None = None,
     largest: tuple[facts.Table, str] | None = None,
-    shown: Plan | None = None,
 ) -> str:
     """Build the report of one plan.
 
     Arguments:
-        trace, summary: the prediction, from `LoadedPlan.simulate`.
-        measured: trace of a run, to compare with the prediction.
         amplification: sentence on the device time of a plan that yields idle devices (planning/burst/amplification.py).
         together: the plan with a background job.
         courses: use of devices over one iteration, of the plan and of the same job launched at once or in waves
             (planning/waves/compare.py).
         swapped: memory on hosts and in transfer, for a plan that swaps.
         largest: table of the deepest models (swap_panel.py), and a description of one of their blocks.
-        shown: the excerpt that `trace` covers, if the plan is too long to be drawn whole (`LoadedPlan.shown`). Drawings
-            of the prediction are then labelled as an excerpt. Metrics of an iteration are the whole plan's, from
-            `summary`.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
     """
-    measured = measured.by_group() if measured is not None else None
-    drawn = draw(plan, trace, summary, measured, together, shown or plan)
+    plan, summary = results.plan, results.summary
+    measured = results.measured.by_group() if results.measured is not None else None
+    drawn = draw(replace(results, measured=measured), together)
     return render(
         "report.html",
         title=f"{plan.model}: {plan.strategy} {facts.configuration(plan)}",
@@ -99,29 +110,20 @@ def report_html(
         swaps=swap_panel(plan, swapped, drawn.window),
         largest=largest,
         usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan), drawn.excerpt),
-        differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
+        differences=facts.difference_tables(compare(results.trace, measured)) if measured is not None else (),
         stages=facts.stage_table(plan, summary),
         traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
         levels=facts.level_table(plan, summary),
     )
 
 
-def draw(
-    plan: Plan,
-    trace: Trace,
-    summary: Summary,
-    measured: Trace | None,
-    together: BackgroundSection | None = None,
-    shown: Plan | None = None,
-) -> Drawings:
+def draw(results: PlanResults, together: BackgroundSection | None = None) -> Drawings:
     """Draw timelines, memory and utilization of one window.
 
     The predicted timeline, the measured timeline and the timeline with a background job have one scale.
-
-    Arguments:
-        shown: the excerpt of the plan that predicted traces cover; by default the plan itself.
     """
-    shown = shown or plan
+    plan, trace, summary, measured = results.plan, results.trace, results.summary, results.measured
+    shown = results.shown or plan
     excerpt = excerpt_text(plan, shown)
     part = f"excerpt, {excerpt}: " if excerpt else ""
     path = set(summary.critical_path)
@@ -133,24 +135,24 @@ def draw(
     shared = choose(together.trace, shown.microbatches, window.count) if together is not None else window
     span_s = max(span_s, shared.seconds)
     devices, events = rows_of(shown, trace), window.events(trace)
-    title = f"Predicted: {part}{window.describe()}"
-    found = [timeline(shown, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
+    title, record = f"Predicted: {part}{window.describe()}", DrawnTrace(trace, window)
+    found = [timeline(shown, record, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
     if together is not None:
         title = f"Predicted {together.title}: {part}{shared.describe()}"
-        found.append(timeline(shown, together.trace, shared, together.events(shared), span_s, title))
-    record = None
+        found.append(timeline(shown, DrawnTrace(together.trace, shared), together.events(shared), span_s, title))
+    ran = None
     busy = [(f"Predicted{f', {part[:-2]}' if part else ''}", utilization(events, window, devices))]
     if measured is not None and real is not None:
-        record = DrawnTrace(measured, real)
+        ran = DrawnTrace(measured, real)
         title = f"Measured: {real.describe()}"
         happened = real.events(measured)
-        found.append(timeline(plan, measured, real, happened, span_s, title))
+        found.append(timeline(plan, ran, happened, span_s, title))
         busy.append(("Measured", utilization(happened, real, devices)))
     return Drawings(
         window,
         tuple(found),
-        memory_curves(DrawnTrace(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
-        _known_memory(record),
+        memory_curves(record, ran, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
+        _known_memory(ran),
         tuple(busy),
         legend_of(drawing for _, drawing in busy),
         events,

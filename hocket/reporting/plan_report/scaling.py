@@ -108,9 +108,9 @@ def chart(
         linear: ends of a straight line for comparison.
     """
     seen = [point for _, _, points in lines for point in (*points, *linear)]
-    across = Axis(*span_of((x for x, _ in seen), log=True), LEFT, RIGHT, log=True)
-    up = Axis(*span_of((y for _, y in seen), log=True), BOTTOM, TOP, log=True)
-    parts = lattice(across, up, label, y_title)
+    across = Axis(*span_of((x for x, _ in seen), log=True), LEFT, RIGHT, log=True, title=label)
+    up = Axis(*span_of((y for _, y in seen), log=True), BOTTOM, TOP, log=True, title=y_title)
+    parts = lattice(across, up)
     if linear:
         path = through((across.at(x), up.at(y)) for x, y in linear)
         parts.append(f'<path class="limit" d="{path}"><title>twice as quick on twice as many</title></path>')

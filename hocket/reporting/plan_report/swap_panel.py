@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hocket.planning.plan import Plan
 from hocket.planning.swapping.max_depth import MaxDepth
 from hocket.program.trace.trace import Trace
-from hocket.reporting.charts.memory import DrawnTrace, MemoryCurve, memory_curves
-from hocket.reporting.charts.window import Window
+from hocket.reporting.charts.memory import MemoryCurve, memory_curves
+from hocket.reporting.charts.window import DrawnTrace, Window
 from hocket.reporting.plan_report.facts import Table
 from hocket.simulation.swapping.host_memory import HostCourse, Series
 from hocket.util.units import show_bytes

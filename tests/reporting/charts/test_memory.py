@@ -6,8 +6,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from hocket.program.trace.trace import Trace
-from hocket.reporting.charts.memory import DrawnTrace, memory_curves
-from hocket.reporting.charts.window import Window, choose
+from hocket.reporting.charts.memory import memory_curves
+from hocket.reporting.charts.window import DrawnTrace, Window, choose
 from hocket.util.units import show_bytes
 
 

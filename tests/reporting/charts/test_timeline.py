@@ -16,7 +16,7 @@ from hocket.reporting.charts import timeline as module
 from hocket.reporting.charts.palette import PAINTS
 from hocket.reporting.charts.timeline import Timeline, rows_of, timeline
 from hocket.reporting.charts.timeline_rows import WIDTH
-from hocket.reporting.charts.window import choose
+from hocket.reporting.charts.window import DrawnTrace, choose
 
 CASES = [
     ("flush", {}),
@@ -32,7 +32,7 @@ def drawn(plan: Plan, trace: Trace, critical: Callable[[Event], bool] | None = N
     """The timeline of the default window, and the events of that window."""
     window = choose(trace, plan.microbatches)
     events = window.events(trace)
-    return timeline(plan, trace, window, events, window.seconds, "Predicted", critical), events
+    return timeline(plan, DrawnTrace(trace, window), events, window.seconds, "Predicted", critical), events
 
 
 def paths(found: Timeline) -> Iterator[tuple[Element, list[tuple[float, float]]]]:

@@ -8,7 +8,7 @@ import pytest
 
 from hocket.reporting.cluster_report.allocation import MOST_JOBS, allocations
 from hocket.reporting.cluster_report.series import edges_of
-from hocket.reporting.cluster_report.stacked_areas import Band, bands, stacked_bars
+from hocket.reporting.cluster_report.stacked_areas import Band, bands, height_axis, stacked_bars
 from hocket.reporting.cluster_report.style import Look, area_look
 from tests.reporting.helpers import clusters
 
@@ -35,7 +35,7 @@ def test_areas_are_as_large_as_what_was_held() -> None:
     """A band of three times the time and workers has three times the area, wherever it stands."""
     edges = np.array([0.0, 1.0, 2.0, 3.0])
     first, second = np.array([1.0, 0.0, 1.0]), np.array([1.0, 3.0, 2.0])
-    found = shapes(bands([Band("a", RED, first), Band("b", BLUE, second)], edges, 3.0, 4.0, "t", "y", 4.0))
+    found = shapes(bands([Band("a", RED, first), Band("b", BLUE, second)], edges, 3.0, height_axis(4.0, "y"), "t", 4.0))
     size = {name: sum(area(e.get("d", "")) for e in found if e.findtext("{*}title") == name) for name in "ab"}
     assert size["b"] == pytest.approx(3 * size["a"], rel=0.01)
     assert len([e for e in found if e.findtext("{*}title") == "a"]) == 2

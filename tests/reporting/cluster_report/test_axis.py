@@ -64,6 +64,6 @@ def test_stairs_leave_equal_steps_out() -> None:
 
 def test_labels_do_not_run_into_each_other() -> None:
     """On an axis of many ticks some go without a label."""
-    across = Axis(1.0, 1e9, 0.0, 120.0, "time", log=True)
-    parts = [p for p in lattice(across, Axis(0.0, 1.0, 100.0, 0.0), "t", "y") if " min<" in p or " h<" in p]
+    across = Axis(1.0, 1e9, 0.0, 120.0, "time", log=True, title="t")
+    parts = [p for p in lattice(across, Axis(0.0, 1.0, 100.0, 0.0, title="y")) if " min<" in p or " h<" in p]
     assert 2 <= len(parts) < len(across.marks(6))

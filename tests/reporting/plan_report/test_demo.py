@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hocket.program.trace.error_parts import Parts
-from hocket.reporting import DemoRow, demo_html, slower_by
+from hocket.reporting import DemoRow, PlanResults, demo_html, slower_by
 from tests.reporting.helpers import documents
 
 ROWS = [
@@ -27,7 +27,7 @@ def test_prediction_stands_beside_measurement(predicted: Callable[..., Any]) -> 
     """Each strategy's figures, the fastest marked, its timelines below, and nothing from outside."""
     plan, trace, summary = predicted()
     losses = {row.strategy: [4.0, 3.0, 2.5] for row in ROWS}
-    page = demo_html(ROWS, losses, plan, trace, summary, trace)
+    page = demo_html(ROWS, losses, PlanResults(plan, trace, summary, trace))
     text = " ".join(documents.check(page).text)
     for word in ("304 ms", "320 ms", "-5.0%", "250 ms", "1.86 GiB", "not measured", "Predicted: ", "Measured: "):
         assert word in text

@@ -15,7 +15,7 @@ from hocket.planning.predict.predict import predict
 from hocket.profiling.analytic import synthetic
 from hocket.program.trace.overlap import Overlap
 from hocket.program.trace.trace import Trace
-from hocket.reporting import report_html
+from hocket.reporting import PlanResults, report_html
 from hocket.reporting.plan_report.overlap_panel import LEFT, RIGHT, drawing
 from hocket.reporting.plan_report.overlaps import overlaps
 from hocket.simulation.summary import Summary
@@ -107,7 +107,7 @@ def test_devices_that_look_alike_are_drawn_once() -> None:
 def test_the_page_has_it_where_gradients_are_summed(predicted: Callable[..., Any]) -> None:
     """A sound document with picture and table, and not a word of buckets where nothing is summed."""
     plan, trace, summary = made(4)
-    page = report_html(plan, trace, summary, slower(trace))
+    page = report_html(PlanResults(plan, trace, summary, slower(trace)))
     text = " ".join(" ".join(documents.check(page).text).split())
     for words in (
         HEADING,
@@ -117,7 +117,7 @@ def test_the_page_has_it_where_gradients_are_summed(predicted: Callable[..., Any
         "all-reduce of each bucket",
     ):
         assert words in text
-    assert HEADING not in report_html(*predicted())
+    assert HEADING not in report_html(PlanResults(*predicted()))
 
 
 def test_hundreds_of_buckets_stay_small() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hocket.program.trace.trace import Trace
-from hocket.reporting import report_html
+from hocket.reporting import PlanResults, report_html
 from hocket.util.units import show_bytes
 from tests.reporting.helpers import documents
 
@@ -42,7 +42,7 @@ def test_every_strategy_gives_a_document_that_stands_alone(
 ) -> None:
     """Tags match, drawings are XML with a title, nothing is loaded from anywhere, and the key figures are there."""
     plan, trace, summary = predicted(**{"depth": 4, "microbatches": 8, "strategy": strategy, **options})
-    page = report_html(plan, trace, summary)
+    page = report_html(PlanResults(plan, trace, summary))
     text = " ".join(documents.check(page).text)
     for word in ("Timeline", "Memory", "Utilisation", "Stages", "Traffic", strategy, f"{summary.bubble_fraction:.1%}"):
         assert word in text
@@ -51,11 +51,11 @@ def test_every_strategy_gives_a_document_that_stands_alone(
 def test_names_of_others_are_text_and_nothing_else(predicted: Callable[..., Any]) -> None:
     """A hostile model, cluster, layer and option appear as they are written, and make no element."""
     plan, trace, summary = predicted()
-    clean = documents.check(report_html(plan, trace, summary))
+    clean = documents.check(report_html(PlanResults(plan, trace, summary)))
     stages = tuple(replace(s, layers=(HOSTILE,)) for s in plan.stages)
     cluster = replace(plan.cluster, name=HOSTILE)
     bad = replace(plan, model=HOSTILE, stages=stages, cluster=cluster, options={HOSTILE: HOSTILE})
-    page = report_html(bad, trace, summary)
+    page = report_html(PlanResults(bad, trace, summary))
     document = documents.Document(page)
     assert "<script>alert" not in page
     assert "<img" not in page
@@ -70,7 +70,7 @@ def test_names_in_a_trace_are_text_too(predicted: Callable[..., Any]) -> None:
     plan, trace, summary = predicted()
     for copies in (1, 12):
         labels = [replace(e, name=f"{HOSTILE} #{e.index}") for e in trace.events for _ in range(copies)]
-        page = report_html(plan, Trace.of(labels), summary)
+        page = report_html(PlanResults(plan, Trace.of(labels), summary))
         documents.Document(page)
         assert len(documents.drawings(page)) > 8
         assert "<script>alert" not in page
@@ -80,7 +80,7 @@ def test_names_in_a_trace_are_text_too(predicted: Callable[..., Any]) -> None:
 def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[..., Any]) -> None:
     """Two timelines with one axis, the difference table, and the measured iteration among the key figures."""
     plan, trace, summary = predicted()
-    page = report_html(plan, trace, summary, measured(trace))
+    page = report_html(PlanResults(plan, trace, summary, measured(trace)))
     text = " ".join(documents.check(page).text)
     assert text.index("Predicted: iterations") < text.index("Measured: iterations") < text.index("Means by kind")
     units = re.findall(r'data-unit="([^"]+)"', page)
@@ -99,7 +99,7 @@ def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[.
 def test_what_is_predicted_says_so(predicted: Callable[..., Any]) -> None:
     """Without a measurement nothing looks like one: memory, utilisation and traffic are called predicted, and legends explain."""
     plan, trace, summary = predicted()
-    page = report_html(plan, trace, summary)
+    page = report_html(PlanResults(plan, trace, summary))
     text = " ".join(" ".join(documents.check(page).text).split())
     for words in ("Memory, predicted", "Utilisation, predicted", "Traffic, predicted", "MiB predicted", "capacity"):
         assert words in text
@@ -111,7 +111,7 @@ def test_measured_peaks_stand_beside_the_predicted(predicted: Callable[..., Any]
     """A run records no course of memory but each device's peak: a line at it, the figure, its tile, and a word why."""
     plan, trace, summary = predicted()
     peaks = {str(d): 0.8 * size for d, size in summary.peak_memory_bytes.items()}
-    page = report_html(plan, trace, summary, Trace.of(trace.events, meta={"peak_memory_bytes": peaks}))
+    page = report_html(PlanResults(plan, trace, summary, Trace.of(trace.events, meta={"peak_memory_bytes": peaks})))
     text = " ".join(" ".join(documents.check(page).text).split())
     assert "measured peak of the run (its course was not recorded)" in text
     for device, size in summary.peak_memory_bytes.items():
@@ -125,7 +125,7 @@ def test_measured_peaks_stand_beside_the_predicted(predicted: Callable[..., Any]
 def test_the_window_shows_the_critical_path(strategy: str, predicted: Callable[..., Any]) -> None:
     """All of a period's path is outlined, and the legend says what the outline is."""
     plan, trace, summary = predicted(4, 8, strategy)
-    page = report_html(plan, trace, summary)
+    page = report_html(PlanResults(plan, trace, summary))
     outlines = "".join(re.findall(r'class="path" d="([^"]*)"', page))
     assert outlines.count("M") == len(summary.critical_path)
     assert "critical path of one period" in page
@@ -135,7 +135,7 @@ def test_the_window_shows_the_critical_path(strategy: str, predicted: Callable[.
 def test_64_devices_fit_into_three_megabytes(predicted: Callable[..., Any]) -> None:
     """A pipeline of 64 stages: a row and a memory curve for each, tens of thousands of instructions, under 3 MB."""
     plan, trace, summary = predicted(64, 64)
-    page = report_html(plan, trace, summary, trace)
+    page = report_html(PlanResults(plan, trace, summary, trace))
     documents.check(page)
     assert page.count('class="memory"') == 64
     assert page.count('class="compute"') == 128
@@ -145,12 +145,12 @@ def test_64_devices_fit_into_three_megabytes(predicted: Callable[..., Any]) -> N
 def test_the_same_input_gives_the_same_bytes(predicted: Callable[..., Any]) -> None:
     """Twice in this process, and with other hash seeds in others."""
     plan, trace, summary = predicted()
-    assert report_html(plan, trace, summary) == report_html(plan, trace, summary)
+    assert report_html(PlanResults(plan, trace, summary)) == report_html(PlanResults(plan, trace, summary))
     script = (
         "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import conftest; from dataclasses import replace\n"
         "plan, trace, summary = conftest.prediction(2, 4, 'flush', 1, 1, False, 'chain')\n"
-        "from hocket.reporting import report_html\n"
-        "print(hashlib.sha256(report_html(plan, trace, replace(summary, wall_s=1.0)).encode()).hexdigest())"
+        "from hocket.reporting import PlanResults, report_html\n"
+        "print(hashlib.sha256(report_html(PlanResults(plan, trace, replace(summary, wall_s=1.0))).encode()).hexdigest())"
     )
     folder = Path(__file__).parents[1]
     found = {
@@ -170,4 +170,4 @@ def test_the_same_input_gives_the_same_bytes(predicted: Callable[..., Any]) -> N
 def test_an_empty_trace_is_reported(predicted: Callable[..., Any]) -> None:
     """A run of which nothing was recorded still gives its figures."""
     plan, _, summary = predicted()
-    documents.check(report_html(plan, Trace.of([]), summary))
+    documents.check(report_html(PlanResults(plan, Trace.of([]), summary)))

@@ -6,7 +6,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.max_depth import MaxDepth
 from hocket.profiling.analytic.synthetic import chain
-from hocket.reporting.plan_report.page import report_html
+from hocket.reporting.plan_report.page import PlanResults, report_html
 from hocket.reporting.plan_report.swap_panel import largest_table
 from tests.reporting.helpers import documents
 
@@ -32,7 +32,9 @@ def test_a_plan_that_swaps() -> None:
         cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=room, host_memory_bytes=9e9)
         plan = search(MODEL, cluster, PlanRequest(4)).best.plan
         trace, summary = predict(plan, MODEL)
-        page = report_html(plan, trace, summary, swapped=host_course_of(plan, MODEL), largest=None if swaps else depths)
+        page = report_html(
+            PlanResults(plan, trace, summary), swapped=host_course_of(plan, MODEL), largest=None if swaps else depths
+        )
         text = " ".join(documents.check(page).text)
         assert ("Memory of hosts, and values on their way" in text) == swaps
         assert ("swaps to the host: policy next_use, within 476.84 MiB of each device" in text) == swaps

@@ -13,7 +13,7 @@ from hocket.planning.waves.compare import courses, launched_at_once
 from hocket.planning.waves.room import in_waves
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.trace.trace import Trace
-from hocket.reporting import report_html
+from hocket.reporting import PlanResults, report_html
 from hocket.reporting.plan_report.usage_panel import usage_panel
 from hocket.util.units import show_bytes
 from tests.reporting.helpers import documents
@@ -90,7 +90,7 @@ def test_the_drawing_is_what_was_counted() -> None:
     assert len(shares) == 12
     assert shares[:4] == pytest.approx([25.0] * 4, rel=0.03)
     assert min(shares[4:]) > 97
-    page = report_html(WAVES, trace, summary, real, courses=courses(WAVES, PROFILE, trace))
+    page = report_html(PlanResults(WAVES, trace, summary, real), courses=courses(WAVES, PROFILE, trace))
     text = " ".join(documents.check(page).text)
     assert "Memory and compute over one iteration, predicted and measured" in text
     assert "What one wave leaves of a device others fill." in text
@@ -122,7 +122,7 @@ def test_a_second_wave_on_the_same_devices(options: dict[str, str]) -> None:
     plan = replace(in_waves(Plan("data_parallel", "chain", 4, 1, (stage,), FOUR), 2), options=dict(options))
     trace, summary = predict(plan, profile)
     alone, both = courses(plan, profile, trace)
-    page = " ".join(documents.check(report_html(plan, trace, summary, courses=(alone, both))).text)
+    page = " ".join(documents.check(report_html(PlanResults(plan, trace, summary), courses=(alone, both))).text)
     assert "chain: tick_tock 4 x 2 waves" in page
     held = (summary.peak_memory_bytes[0], both.usage.peak_bytes(0))
     assert held[0] > held[1]
