@@ -101,12 +101,8 @@ class Device:
         weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, layout.batches, program, parts)
         swaps = self.swapping is not None
-        self.microbatches = DeviceMicrobatches(
-            self.stages, borders, scale, weights, self.stream, captured.loss_tensor, swaps, on_loss
-        )
-        self._updates = OptimizerSteps(
-            program, self.stages, scale, self.clipping, weights, self.device, self.stream, self.guard
-        )
+        self.microbatches = DeviceMicrobatches(self.stages, borders, scale, weights, swaps, on_loss)
+        self._updates = OptimizerSteps(program, self.stages, scale, self.clipping, weights, self.guard)
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
             Kind.LOAD: self.microbatches.load,
             Kind.FORWARD: self.microbatches.forward,
@@ -132,7 +128,7 @@ class Device:
             Values present at the begin of the segment.
         """
         stream = Stream(self.captured.job, self.layout.batches, position)
-        self.stream = self.microbatches.stream = self._updates.stream = stream
+        self.stream = stream
         self.microbatches.weights.begin(stream)
         self.guard.begin(stream)
         if self.microbatches.inspector is not None:

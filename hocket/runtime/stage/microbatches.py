@@ -38,8 +38,7 @@ class DeviceMicrobatches:
 
     Attributes:
         inspector: checks every tensor while a step is replayed; None otherwise.
-        stream: data of the segment.
-        weights: weights of the losses that are computed here.
+        weights: weights of the losses that are computed here, and the data of the segment.
         on_loss: called with microbatch, its loss (a detached scalar on the device), samples, and weight in the mean of
             the batch.
         on_load: called with the position of a loaded batch's first sample in the stream, and the batch.
@@ -51,29 +50,30 @@ class DeviceMicrobatches:
         borders: Borders,
         scale: Scale,
         weights: LossWeights,
-        stream: Stream,
-        loss: str,
         swaps: bool,
         on_loss: OnLoss | None,
     ) -> None:
         """Prepare the microbatches of one device's stages.
 
         Arguments:
-            loss: name of the loss tensor.
             swaps: True if values may be swapped out.
         """
         self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
-        self._loss, self._swaps = loss, swaps
-        self.stream, self.on_loss = stream, on_loss
+        self._swaps, self.on_loss = swaps, on_loss
         self.on_load: OnLoad | None = None
         self.inspector: Inspector | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """Data of the segment."""
+        return self.weights.stream
 
     def load(self, instruction: Instruction, store: Store) -> None:
         """Write the batch's tensors that the stage reads."""
         runner = self._stages[instruction.stage]
         part = runner.part
         batch = self.stream.batch(instruction.index, part.shape.merged)
-        if part.makes_loss:
+        if part.loss:
             self.weights.note(instruction.index, part.shape.merged, batch)
         if self.on_load is not None:
             self.on_load(self.stream.position(instruction.index), batch)
@@ -118,8 +118,8 @@ class DeviceMicrobatches:
                 if refused is None:
                     raise
                 raise refused from error
-        if part.makes_loss:
-            loss = made[self._loss]
+        if part.loss:
+            loss = made[part.loss]
             if stashes and loss.requires_grad:
                 stash.loss = get_gradient_edge(loss)
             if self.on_loss is not None and not instruction.again:

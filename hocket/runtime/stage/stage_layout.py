@@ -12,6 +12,7 @@ from hocket.program.order import scattered, summed
 from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
 from hocket.program.program import StageShape
 from hocket.program.rank_layout import RankLayout
+from hocket.runtime.update.buckets import GradientBucket
 
 Names = tuple[str, ...]
 
@@ -25,28 +26,24 @@ class StagePart:
         shape: the program's description of the stage.
         layers: indices of the layers in the captured model, ascending.
         parameters: global names, in the model's order.
-        buckets: names of the trainable parameters of each gradient bucket.
-        summed: for each bucket, True if its gradients are summed over several devices.
-        scattered: for each bucket, True if each device gets only a shard of the sum.
+        buckets: gradient buckets of the trainable parameters.
         batch: (tensor name, key in the batch) of the tensors that the stage reads from the batch.
         arriving, leaving: names of the boundary tensors by source or target stage.
         arriving_gradients, leaving_gradients: names of the boundary tensors with a gradient.
-        makes_loss: True if the stage computes the loss.
+        loss: name of the loss tensor if the stage computes it; else empty.
     """
 
     number: int
     shape: StageShape
     layers: tuple[int, ...]
     parameters: Names
-    buckets: tuple[Names, ...]
-    summed: tuple[bool, ...]
-    scattered: tuple[bool, ...]
+    buckets: tuple[GradientBucket, ...]
     batch: tuple[tuple[str, str], ...]
     arriving: Mapping[int, Names]
     leaving: Mapping[int, Names]
     arriving_gradients: Mapping[int, Names]
     leaving_gradients: Mapping[int, Names]
-    makes_loss: bool
+    loss: str
 
 
 def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePart, ...]:
@@ -76,15 +73,15 @@ def _part(
         shape=shapes[s],
         layers=cut.layers,
         parameters=parameters,
-        buckets=buckets,
-        summed=tuple(summed(shapes, s, b) for b in range(len(buckets))),
-        scattered=tuple(scattered(shapes, s, b) for b in range(len(buckets))),
+        buckets=tuple(
+            GradientBucket(names, summed(shapes, s, b), scattered(shapes, s, b)) for b, names in enumerate(buckets)
+        ),
         batch=tuple((name, key_of[name]) for name in batch),
         arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
         leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),
         arriving_gradients=MappingProxyType({a: names for (a, b), names in flowing.items() if b == s}),
         leaving_gradients=MappingProxyType({b: names for (a, b), names in flowing.items() if a == s}),
-        makes_loss=len(captured.layers) - 1 in cut.layers,
+        loss=captured.loss_tensor if len(captured.layers) - 1 in cut.layers else "",
     )
 
 

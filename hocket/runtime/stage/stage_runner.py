@@ -38,7 +38,7 @@ class StageRunner:
         self._runs: dict[int, tuple[Stage, ...]] = {
             size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
         }
-        trainable = [name for bucket in part.buckets for name in bucket]
+        trainable = [name for bucket in part.buckets for name in bucket.names]
         stages = next(iter(self._runs.values()))
         found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
         ordered = {name: found[name] for name in part.parameters if name in set(trainable)}
@@ -46,9 +46,7 @@ class StageRunner:
         self.weights = StageWeights(
             ordered,
             part.buckets,
-            part.summed,
             partial(scheduled, captured.job),
-            part.scattered,
             (replicas.index(number), len(replicas)),
             part.shape.gathers,
             captured.masters(ordered, device),

@@ -5,6 +5,7 @@ devices or the step is sharded.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,6 +50,21 @@ class Bucket:
 Ready = Callable[[Bucket], None]
 
 
+@dataclass(frozen=True)
+class GradientBucket:
+    """Parameters of a stage with gradients in one bucket.
+
+    Attributes:
+        names: global names of the trainable parameters.
+        summed: True if the bucket is summed over devices and therefore in flat memory.
+        scattered: True if this device gets and steps only a shard of the sum.
+    """
+
+    names: tuple[str, ...]
+    summed: bool = False
+    scattered: bool = False
+
+
 class Buckets:
     """Gradient buckets of one stage.
 
@@ -66,9 +82,7 @@ class Buckets:
     def __init__(
         self,
         tensors: Mapping[str, Tensor],
-        names: Sequence[Sequence[str]],
-        summed: Sequence[bool],
-        scattered: Sequence[bool],
+        buckets: Sequence[GradientBucket],
         part: tuple[int, int],
         long: Mapping[str, torch.dtype],
     ) -> None:
@@ -76,16 +90,14 @@ class Buckets:
 
         Arguments:
             tensors: trainable parameters by global name.
-            names: parameter names of each bucket; every name is in exactly one bucket.
-            summed: for each bucket, True if it is summed over devices.
-            scattered: for each bucket, True if this device gets and steps only a shard; empty for no bucket.
+            buckets: buckets of the stage; every name is in exactly one bucket.
             part: (number of this device's shard, number of shards).
             long: dtype in which gradients are summed, by name.
         """
-        if sorted(tensors) != sorted(name for bucket in names for name in bucket):
-            raise InternalError(f"buckets {list(names)} are not a partition of {list(tensors)}")
-        self.names, self.summed = tuple(tuple(bucket) for bucket in names), tuple(summed)
-        self.scattered, self.part = tuple(scattered) or (False,) * len(self.names), part[0]
+        self.names, self.summed = tuple(b.names for b in buckets), tuple(b.summed for b in buckets)
+        self.scattered, self.part = tuple(b.scattered for b in buckets), part[0]
+        if sorted(tensors) != sorted(name for own in self.names for name in own):
+            raise InternalError(f"buckets {list(self.names)} are not a partition of {list(tensors)}")
         self.places = {name: (b, k) for b, own in enumerate(self.names) for k, name in enumerate(own)}
         self.flats = tuple(
             Flat.of([tensors[name] for name in own], part[1] if scatters else 1)

@@ -6,14 +6,12 @@ device share, and gradients that waves lend each other.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from hocket.program.instruction import Instruction, ValueKind
 from hocket.program.order import together
 from hocket.program.program import Program
 from hocket.runtime.nan_guard.guard import Guard
-from hocket.runtime.stage.data_stream import Stream
 from hocket.runtime.stage.stage_runner import StageRunner
 from hocket.runtime.swapping.swapper import Store
 from hocket.runtime.update.averaging import alone, averaged
@@ -35,29 +33,27 @@ class OptimizerSteps:
         scale: Scale,
         clipping: Clipping,
         weights: LossWeights,
-        device: torch.device,
-        stream: Stream,
         guard: Guard,
     ) -> None:
         """Prepare the optimizer steps of one device's stages.
 
         Arguments:
-            device: torch device of the sums of squares.
-            stream: data of the current segment.
+            weights: weights of the losses that are computed here, and the data of the segment.
             guard: decides which steps are skipped.
         """
         self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
-        self._weights, self._device, self.stream, self._guard = weights, device, stream, guard
+        self._weights, self._guard = weights, guard
 
     def norm(self, instruction: Instruction, store: Store) -> None:
         """Write this device's share of the squared norm, and of the sum of loss weights."""
+        device = self._stages[instruction.stage].device
         gradients = (
             (stage, bucket.number, name, gradient)
             for stage in sorted({value.stage for value in instruction.reads})
             for bucket in self._gradients(stage, instruction, store, once=True)
             for name, gradient in self._stages[stage].weights.buckets.named(bucket)
         )
-        squares = self._clipping.squares(gradients, self._device, self._weights.take(instruction.index))
+        squares = self._clipping.squares(gradients, device, self._weights.take(instruction.index))
         store.update(dict.fromkeys(instruction.writes, squares))
 
     def step(self, instruction: Instruction, store: Store) -> None:
@@ -93,7 +89,7 @@ class OptimizerSteps:
 
     def _training_step(self, stage: int, update: int) -> int:
         """Return the training step that contains an update's first microbatch."""
-        return self.stream.step(self._program.rule.microbatches(stage, update)[0])
+        return self._weights.stream.step(self._program.rule.microbatches(stage, update)[0])
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
         """True if a step may use these gradients.

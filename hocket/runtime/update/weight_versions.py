@@ -22,7 +22,7 @@ from hocket.profiling.job.learning_rates import Scheduled
 from hocket.profiling.job.precision import sums_in
 from hocket.program.instruction import Value
 from hocket.runtime.update.averaging import meet
-from hocket.runtime.update.buckets import Bucket, Buckets
+from hocket.runtime.update.buckets import Bucket, Buckets, GradientBucket
 from hocket.runtime.update.gradients import Gradients
 from hocket.runtime.update.sharding import Gather, part_of, whole_state
 from hocket.runtime.update.slots import WeightSlot
@@ -42,10 +42,8 @@ class StageWeights:
     def __init__(
         self,
         tensors: Mapping[str, Tensor],
-        buckets: Sequence[Sequence[str]],
-        summed: Sequence[bool],
+        buckets: Sequence[GradientBucket],
         optimizer: Callable[[Mapping[str, nn.Parameter]], Scheduled],
-        scattered: Sequence[bool] = (),
         part: tuple[int, int] = (0, 1),
         gathers: bool = False,
         masters: Mapping[str, Tensor] | None = None,
@@ -54,17 +52,15 @@ class StageWeights:
 
         Arguments:
             tensors: trainable parameters by global name, in the model's order.
-            buckets: parameter names of each bucket; every name is in exactly one bucket.
-            summed: for each bucket, True if it is summed over devices and therefore in flat memory.
+            buckets: gradient buckets; every name is in exactly one bucket.
             optimizer: creates the optimizer of the parameters that this device steps, by name.
-            scattered: for each bucket, True if this device gets and steps only a shard.
             part: (number of this device's shard, number of shards).
             gathers: True to keep only that shard and to gather whole weights for single rounds.
             masters: master weights in a longer dtype. The optimizer updates copies of them, and slots are casts of
                 these copies.
         """
         long = {name: (masters or tensors)[name].dtype for name in tensors}
-        self.buckets = Buckets(tensors, buckets, summed, scattered, part, long)
+        self.buckets = Buckets(tensors, buckets, part, long)
         self.gradients = Gradients(self.buckets)
         self.gathers, self._apart, self._long = gathers, masters is not None, long
         self._like = {name: tensor.detach() for name, tensor in tensors.items()}

@@ -7,6 +7,7 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.stage_layout import split
+from hocket.runtime.update.buckets import GradientBucket
 from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
 
@@ -23,9 +24,9 @@ def test_everything_has_a_home(model, case):
     assert sorted(layer for p in parts.values() for layer in p.layers) == list(range(len(graph.layers)))
     assert {n for p in parts.values() for n in p.parameters} == {n for n, _ in graph.job.model.named_parameters()}
     for part in parts.values():
-        assert sorted(n for bucket in part.buckets for n in bucket) == sorted(part.parameters)
-        assert len(part.buckets) == part.shape.buckets == len(part.summed)
-        assert part.makes_loss == (part.number == len(parts) - 1)
+        assert sorted(n for bucket in part.buckets for n in bucket.names) == sorted(part.parameters)
+        assert len(part.buckets) == part.shape.buckets
+        assert bool(part.loss) == (part.number == len(parts) - 1)
         for target, names in part.leaving.items():
             assert names == parts[target].arriving[part.number]
             assert part.leaving_gradients[target] == parts[target].arriving_gradients[part.number]
@@ -36,16 +37,16 @@ def test_tied_parameters_have_a_bucket_of_their_own():
     graph = captured("gpt")
     plan = Case("flush", (1, 1)).plan(graph)
     first, last = (split(graph, plan.layout(graph), d)[0] for d in (0, 1))
-    assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
-    assert first.summed == last.summed == (False, True)
+    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",), summed=True)
+    assert [bucket.summed for bucket in first.buckets] == [bucket.summed for bucket in last.buckets] == [False, True]
 
 
 def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
     """Inside one stage a tied parameter's gradient is complete when the first layer's backward is: the last bucket."""
     graph = captured("gpt")
     part = split(graph, Case("data_parallel", (2,)).plan(graph).layout(graph), 0)[0]
-    assert "tok.weight" in part.buckets[1]
-    assert "tok.weight" not in part.buckets[0]
+    assert "tok.weight" in part.buckets[1].names
+    assert "tok.weight" not in part.buckets[0].names
 
 
 def test_two_tied_stages_on_one_device_have_a_weight_each():
@@ -56,14 +57,14 @@ def test_two_tied_stages_on_one_device_have_a_weight_each():
     stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
     plan = Plan("harmony", "test", 8, 2, tuple(stages), CLUSTER, {"mode": "pipeline"})
     first, last = split(graph, plan.layout(graph), 0)
-    assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
-    assert not any(first.summed + last.summed)
+    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",))
+    assert not any(bucket.summed for bucket in first.buckets + last.buckets)
 
 
 def test_stages_of_branching_models_need_not_be_runs_of_layers():
     """A stage that holds some branches of a block, and layers before and after others', trains like one process."""
-    job = models.job(
-        "inception", small=True, batch_size=4, samples=20, dtype=captured("gpt").tensors[-1].dtype, blocks=(1, 0, 0)
+    job = models.small_job(
+        "inception", batch_size=4, samples=20, dtype=captured("gpt").tensors[-1].dtype, blocks=(1, 0, 0)
     )
     graph = capture(job, 2)
     readers = {t.source: t.targets for t in graph.tensors if t.source >= 0}

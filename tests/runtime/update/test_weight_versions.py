@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hocket.errors import InputError, InternalError
 from hocket.profiling.job.learning_rates import Scheduled
 from hocket.runtime.engine.inline import add_up, gather_parts, scatter_sums
+from hocket.runtime.update.buckets import GradientBucket
 from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
 
@@ -30,7 +31,7 @@ def tensors() -> dict[str, Tensor]:
 
 def weights(summed: bool = False) -> StageWeights:
     """A stage of these parameters in two buckets."""
-    return StageWeights(tensors(), (("c",), ("a", "b")), (summed, summed), adam)
+    return StageWeights(tensors(), [GradientBucket(names, summed) for names in (("c",), ("a", "b"))], adam)
 
 
 def loss(leaves: dict[str, Tensor], skip: str = "") -> Tensor:
@@ -167,7 +168,9 @@ def test_an_unexpected_gradient_is_refused():
 def test_a_graph_in_flight_sees_an_update_in_place():
     """Under `naive` a backward uses the weights as they are then, and autograd does not object."""
     stage = StageWeights(
-        {"a": torch.tensor([2.0])}, (("a",),), (False,), lambda own: Scheduled(torch.optim.SGD(own.values(), lr=1.0))
+        {"a": torch.tensor([2.0])},
+        [GradientBucket(("a",))],
+        lambda own: Scheduled(torch.optim.SGD(own.values(), lr=1.0)),
     )
     slot = stage.newest
     x = torch.tensor([3.0], requires_grad=True)
@@ -195,7 +198,7 @@ def test_state_goes_on_in_another_stage():
 
 def test_a_stage_without_parameters():
     """It has versions like any other, with nothing in them."""
-    stage = StageWeights({}, ((),), (False,), adam)
+    stage = StageWeights({}, [GradientBucket(())], adam)
     stage.gradients.begin(stage.newest, ())
     buckets = stage.gradients.end(stage.newest)
     slot = stage.step(stage.newest, buckets, in_place=False)
@@ -213,15 +216,13 @@ def test_misuse_is_our_bug():
     with pytest.raises(InternalError):
         stage.release(stage.newest)
     with pytest.raises(InternalError):
-        StageWeights(tensors(), (("a", "b"),), (False,), adam)
+        StageWeights(tensors(), [GradientBucket(("a", "b"))], adam)
 
 
 def shared(parts: int) -> list[StageWeights]:
     """Replicas that share the step; weights of the first bucket are whole on each."""
-    return [
-        StageWeights(tensors(), (("c",), ("a", "b")), (True, True), adam, (False, True), (number, parts))
-        for number in range(parts)
-    ]
+    buckets = [GradientBucket(("c",), summed=True), GradientBucket(("a", "b"), summed=True, scattered=True)]
+    return [StageWeights(tensors(), buckets, adam, (number, parts)) for number in range(parts)]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
@@ -293,10 +294,10 @@ def test_a_state_goes_into_parts_and_back() -> None:
 
 
 @pytest.mark.parametrize("gathers", [False, True])
-@pytest.mark.parametrize("scattered", [(), (True,)])
-def test_replicas_without_parameters_have_nothing_to_sum(scattered: tuple[bool, ...], gathers: bool) -> None:
+@pytest.mark.parametrize("scattered", [False, True])
+def test_replicas_without_parameters_have_nothing_to_sum(scattered: bool, gathers: bool) -> None:
     """A stage of layers without weights has a bucket of nothing."""
-    stage = StageWeights({}, ((),), (True,), adam, scattered, (0, 2), gathers and bool(scattered))
+    stage = StageWeights({}, [GradientBucket((), True, scattered)], adam, (0, 2), gathers and scattered)
     stage.gradients.begin(stage.newest, ())
     (bucket,) = stage.gradients.end(stage.newest)
     assert bucket.flats == bucket.parts == ()
