@@ -60,4 +60,7 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Start with `hocket demo`; then `hocket profile`, `plan`, `check`, `simulate` and `train` with your own job."""
+    """Start with `hocket demo`; then `hocket profile`, `plan`, `check` and `train`.
+
+    `hocket profile` and the commands after it use your own job.
+    """

@@ -148,7 +148,7 @@ IDEAS = (
 
 
 def papers(json: Json = False) -> None:
-    """List each idea of the papers: where it lives, its page, and the test that shows it."""
+    """List the ideas of the papers, each with its code, its page and its test."""
     from hocket.cli.output.table import print_table
     from hocket.cli.output.tables import print_json
     from hocket.strategies.base.strategy import all_strategies

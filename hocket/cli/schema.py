@@ -17,7 +17,9 @@ class Format(StrEnum):
 
 
 def schema(kind: Annotated[Format, typer.Argument(help="The file format.")]) -> None:
-    """Print the JSON Schema of a file format, with which an editor completes keys and marks wrong ones.
+    """Print the JSON Schema of a file format.
+
+    An editor uses it to complete keys and to mark wrong ones.
 
     Example: hocket schema cluster > cluster.schema.json
 

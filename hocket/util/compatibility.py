@@ -45,82 +45,89 @@ class Feature(StrEnum):
 
 def _in_parts(who: str, instead: str) -> str:
     """Return the reason why an optimizer that needs whole weights cannot step parts."""
-    alone = "take one that treats every number of a weight alone, such as SGD or Adam"
+    alone = "use an elementwise optimizer, such as SGD or Adam"
     return (
-        f"{who} of a weight, and its step of a weight is not the steps of its parts; {alone}, or a plan with {instead}"
+        f"{who} of a weight, but this optimizer's step of a part differs from its step of the whole weight; {alone}, "
+        f"or a plan with {instead}"
     )
 
 
 REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.CLIP, Feature.APART): (
-        "the norm needs the gradients of all stages before any of them updates, and stages update at different moments: to wait for "
-        "each other would be the flush that these strategies exist to avoid; take flush, gpipe, interleaved or data_parallel, or "
-        "leave clip_grad_norm out of the job"
+        "the norm needs the gradients of all stages before any stage updates, but here stages update at different "
+        "times; use flush, gpipe, interleaved or data_parallel, or leave clip_grad_norm out of the job"
     ),
     (Feature.LOSS_WEIGHT, Feature.ASYNCHRONOUS): (
-        "an update is divided by the weights of all its microbatches, which are known when the last of them has ended its backward, and "
-        "these strategies update earlier or with gradients of two updates; take flush, gpipe, interleaved or data_parallel, or leave "
-        "loss_weight out of the job: then the losses of microbatches count by their samples"
+        "an update is divided by the sum of the loss weights of all its microbatches, which is known only after their "
+        "last backward, but these strategies update earlier or with gradients of two updates; use flush, gpipe, "
+        "interleaved or data_parallel, or leave loss_weight out of the job: then the losses of microbatches are "
+        "weighted by their samples"
     ),
     (Feature.SHARD_FULL, Feature.ASYNCHRONOUS): (
-        "weights of several versions are in use, and each would have to be kept to be gathered again; take a synchronous strategy, "
-        "or shard: optimizer"
+        "several weight versions are in use, and each would have to be kept to be gathered again; use a synchronous "
+        "strategy, or shard: optimizer"
     ),
     (Feature.SHARD_FULL, Feature.TIED): (
-        "what several stages share would have to stay whole; put the layers that share weights on one stage, or take shard: optimizer"
+        "weights that several stages share would have to stay whole; put the layers that share weights on one stage, "
+        "or use shard: optimizer"
     ),
     (Feature.PIPEDREAM, Feature.TIED): (
-        "with a weight version for each input the stages that share weights update them at different times; put the layers on one "
-        "stage, or take two_bw or flush"
+        "with a weight version for each input, the stages that share weights update them at different times; put the "
+        "layers on one stage, or use two_bw or flush"
     ),
     (Feature.NAIVE, Feature.VERTICAL_SYNC): (
-        "one takes the newest weights for a backward, the other the oldest that are kept; leave one of them out"
+        "a backward uses the newest weights with naive, and the oldest stored weights with vertical_sync; leave one "
+        "of them out"
     ),
     (Feature.NAIVE, Feature.RECOMPUTE): (
         "the backward would recompute with other weights than its forward used; leave one of them out"
     ),
     (Feature.VERTICAL_SYNC, Feature.UNEQUAL_REPLICAS): (
-        "stages with unequal numbers of replicas count their versions differently; give all stages as many replicas, or leave "
-        "vertical_sync out"
+        "stages with unequal numbers of replicas count their versions differently; give all stages the same number of "
+        "replicas, or leave vertical_sync out"
     ),
-    (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "what goes between stages are slices already; leave slices out",
+    (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "messages between stages are slices already; leave slices out",
     (Feature.WAVES, Feature.TENSOR): (
-        "members of a group sum up among themselves in the midst of layers, in one order, and two waves compute at once; take tensor: 1"
-    ),
-    (Feature.WAVES, Feature.COMPILE): (
-        "code would be made for two threads at once, which torch.compile does not promise to do; leave compile out"
-    ),
-    (Feature.COMPILE, Feature.TENSOR): (
-        "members sum up among themselves in the midst of a stage, which torch.compile cannot take whole; leave compile out, or take "
+        "tensor-parallel ranks all-reduce inside layers, in one order, but two waves compute at the same time; use "
         "tensor: 1"
     ),
+    (Feature.WAVES, Feature.COMPILE): (
+        "two threads would compile at the same time, which torch.compile does not support; leave compile out"
+    ),
+    (Feature.COMPILE, Feature.TENSOR): (
+        "tensor-parallel ranks all-reduce inside a stage, which torch.compile cannot compile as a whole; leave "
+        "compile out, or use tensor: 1"
+    ),
     (Feature.PRECISION, Feature.SHORT_WEIGHTS): (
-        "sums of gradients and the optimizer need a longer type; leave the model in float32, or precision out of the job"
+        "gradient sums and the optimizer need a longer dtype; leave the model in float32, or leave precision out of "
+        "the job"
     ),
     (Feature.PRECISION, Feature.UNLIKE_WEIGHTS): (
-        "sums of gradients have the one type of the model's weights; give all weights that are trained one type"
+        "gradient sums have the dtype of the model's weights; give all trained weights the same dtype"
     ),
     (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
     (Feature.SHARD_FULL, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
     (Feature.SUBTASKS, Feature.TENSOR): (
-        "members of a group have parts of the same weights already; leave subtask_bytes out of the job, or take tensor: 1"
+        "tensor-parallel ranks have shards of the same weights already; leave subtask_bytes out of the job, or use "
+        "tensor: 1"
     ),
     (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts("a subtask steps its rows", "no subtask_bytes in its job"),
-    (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a member steps its part", "tensor: 1"),
+    (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a tensor-parallel rank steps its shard", "tensor: 1"),
     (Feature.SWAP, Feature.ASYNCHRONOUS): (
-        "what lies on the host is the newest version of a value alone, and several are in use; take harmony, data_parallel, gpipe, flush "
-        "or another synchronous strategy, or leave swap out of the plan"
+        "the host has only the newest version of a value, but several versions are in use; use harmony, "
+        "data_parallel, gpipe, flush or another synchronous strategy, or leave swap out of the plan"
     ),
     (Feature.SWAP, Feature.SHARD_OPTIMIZER): (
-        "values are swapped whole, and a replica has a part of the state; take shard: none, or leave swap out of the plan"
+        "values are swapped whole, but a replica has only a shard of the state; use shard: none, or leave swap out of "
+        "the plan"
     ),
     (Feature.SWAP, Feature.SHARD_FULL): (
-        "values are swapped whole, and weights are there in parts but while they are gathered; take shard: none, or leave swap out "
+        "values are swapped whole, but weights are sharded except while gathered; use shard: none, or leave swap out "
         "of the plan"
     ),
     (Feature.SKIP, Feature.ASYNCHRONOUS): (
-        "all devices have to leave out the same update, and here stages (or waves) update at different moments with gradients that "
-        "others compute meanwhile on other weights; take flush, gpipe, interleaved or data_parallel, or on_nan: stop"
+        "all devices have to skip the same update, but here stages (or waves) update at different times, with "
+        "gradients of different weights; use flush, gpipe, interleaved or data_parallel, or on_nan: stop"
     ),
 }
 

@@ -22,6 +22,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.program.check.check import check
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.strategy import complete, in_use, strategy
 from hocket.training.verify.reference_loop import rule_loop
 from hocket.util.compatibility import REFUSED, Feature, conflict
@@ -176,7 +177,7 @@ def test_what_goes_together_trains_as_its_rule_says(one: Feature, other: Feature
     program = plan.compile(graph)
     assert check(program) == ()
     repeats = 1 + 16 // program.stride
-    found = run_inline(graph, plan.layout(graph), program, repeats)
+    found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     tolerance = 2e-2 if Feature.PRECISION in (one, other) else 1e-4
     assert_same_losses(found.losses, expected.losses, tolerance)
@@ -203,7 +204,7 @@ def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     for name, chosen in PAIRS.items():
         graph = chosen.whole()
         plan = chosen.case.plan(graph)
-        expected = run_inline(graph, plan.layout(graph), plan.compile(graph), chosen.repeats)
+        expected = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), chosen.repeats)
         facts = [json.loads((tmp_path / name / f"{rank}.json").read_text()) for rank in range(chosen.workers)]
         for member in range(WIDTH):
             losses = sorted(tuple(loss) for fact in facts[member::WIDTH] for loss in fact["losses"])
@@ -362,7 +363,7 @@ def test_every_refusal_is_tried() -> None:
     others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profiling/job/test_subtasks.py
     others.add((Feature.SKIP, Feature.ASYNCHRONOUS))  # tests/runtime/nan_guard/test_guard.py
     assert set(REFUSED) == {*REFUSED_ALONE, *others}
-    assert all(re.search(r"; (take|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
+    assert all(re.search(r"; (use|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
 
 
 def test_the_table_of_the_documentation(update_golden: bool) -> None:

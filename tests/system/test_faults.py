@@ -113,7 +113,7 @@ def test_workers_that_wait_for_ever_are_noticed(tmp_path: Path) -> None:
     """A worker whose heart beats but which never ends its instruction is found by nobody moving any more."""
     job = write_job(tmp_path, trouble="self.taken == 20 and RANK == '0' and signal.pause()")
     with pytest.raises(
-        WorkerLost, match=r"no worker has moved for \d+ s; worker 0 \(pid \d+\) stands at step \d+ in `load"
+        WorkerLost, match=r"no worker has moved for \d+ s; worker 0 \(pid \d+\) is at step \d+ in `load"
     ):
         train(job, plan("flush"), steps=FOREVER, stall_s=3)
 

@@ -39,7 +39,7 @@ def test_stop_names_the_place_and_keeps_the_last_checkpoint(tmp_path: Path) -> N
     assert int(newest.removeprefix("step-")) == (step - 1) // 3 * 3
     assert newest in error.next_step
     assert error.exit_code == 4
-    assert sum("looking for where that arose" in note for note in listener.notes) == 1
+    assert sum("searching for the origin" in note for note in listener.notes) == 1
     assert workers_left() == []
     assert train(job, plan("flush"), steps=1, checkpoint=saved, resume=True).steps == (step - 1) // 3 * 3
 
@@ -68,7 +68,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     assert summary.steps == 2
     assert summary.checkpoint is None
     assert names_in(saved) == []
-    assert sum("no checkpoint is made of weights that are not finite" in note for note in listener.notes) == 2
+    assert sum("no checkpoint is written, because weights are not finite" in note for note in listener.notes) == 2
     assert sum("training goes on" in note for note in listener.notes) == 1
 
 

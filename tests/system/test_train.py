@@ -17,7 +17,7 @@ from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.lr_schedules import NamedSchedule
-from hocket.program.trace.trace import Trace
+from hocket.program.trace.chrome import read_trace
 from hocket.program.trace.usage import usage
 from hocket.runtime.checkpoint.checkpoint import names_in, newest
 from hocket.runtime.kv_exchange import KVExchange
@@ -48,10 +48,10 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert summary.iteration_s > 0
     assert summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
     assert sorted(summary.peak_memory_bytes) == [0, 1]
-    assert Trace.read(trace).meta["peak_memory_bytes"] == {
+    assert read_trace(trace).meta["peak_memory_bytes"] == {
         str(device): peak for device, peak in summary.peak_memory_bytes.items()
     }
-    looked_at = usage(Trace.read(trace))  # its memory: of the last iteration whose operations were looked at
+    looked_at = usage(read_trace(trace))  # its memory: of the last iteration whose operations were looked at
     for device, peak in summary.peak_memory_bytes.items():
         assert 0 < looked_at.kept_bytes(device) < looked_at.peak_bytes(device) <= peak
     names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
@@ -72,7 +72,7 @@ def test_the_trace_is_of_every_segment(tmp_path: Path) -> None:
     """With a checkpoint after every second step the trace has every step's instructions, once, in the order of the run."""
     job, trace = write_job(tmp_path), tmp_path / "trace.json"
     train(job, plan("flush"), steps=6, trace=str(trace), checkpoint=tmp_path / "saved", every=2)
-    found = Trace.read(trace)
+    found = read_trace(trace)
     for stage in (0, 1):
         forwards = [e.index for e in found.events if (e.kind, e.stage) == ("forward", stage)]
         assert forwards == list(range(24))

@@ -76,7 +76,7 @@ def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
     assert now == predict_iteration(edited, PROFILE)
     assert now.iteration_s > then.iteration_s
     assert len(notes.notes) == 1
-    assert "changed since it was predicted" in notes.notes[0]
+    assert "changed after its prediction" in notes.notes[0]
 
 
 def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
     then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
     assert predicted_now(replace(cut_at(2), predicted=then, tensor=2, cluster=cluster), folder, notes) is None
     assert len(notes.notes) == 1
-    assert notes.notes[0].startswith("nothing is predicted: ")
+    assert notes.notes[0].startswith("no prediction: ")
 
 
 def test_workers_of_groups_are_named() -> None:

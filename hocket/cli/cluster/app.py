@@ -9,7 +9,7 @@ from hocket.cli.cluster import generate, prices, replay, simulate, solve, sweep
 from hocket.cli.output.option_groups import singly
 
 app = typer.Typer(
-    help="Share a cluster of unlike workers among many jobs: allocations, simulated traces, prices.",
+    help="Share a heterogeneous cluster among many jobs: allocations, simulations, prices.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

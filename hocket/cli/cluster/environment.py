@@ -99,15 +99,15 @@ def world_of(
     with inside(place):
         found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
     if not found:
-        step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
-        raise InputError("--prices", "no worker type with an `offer`", "one at least", step)
+        step = "Add an offer to the file of workers, such as `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
+        raise InputError("--prices", "no worker type with an `offer`", "at least one", step)
     series = [(offer.key, s) for t, offer in found if (s := offer.spot if t.spot else offer.on_demand) is not None]
     first_s = max(s.times_s[0] for _, s in series)
     if begins is None:
         moments = sorted({first_s, *(when for _, s in series for when in s.times_s if when > first_s)})
         begin_s = next((when for when in moments if not any(isnan(s.at(when)) for _, s in series)), nan)
         if isnan(begin_s):
-            raise InputError(str(folder), "no moment with a price for every offer", "one at least")
+            raise InputError(str(folder), "no moment with a price for every offer", "at least one")
     else:
         begin_s = moment_of(begins, "--from")
         if begin_s < first_s:

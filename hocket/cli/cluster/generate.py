@@ -49,14 +49,14 @@ def generate(
     kind: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(TraceKind)}: jobs that come one after the other, or are all there at once; of one worker, or also of several."
+            help=f"{', '.join(TraceKind)}. Continuous: jobs arrive over time; static: all at the start. Multiple: some jobs have several workers."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
-    jobs: Annotated[int, typer.Option("--jobs", help="How many.")] = 1000,
+    jobs: Annotated[int, typer.Option("--jobs", help="Number of jobs.")] = 1000,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", help=f"Jobs an hour, if they come one after the other; {_RATE:g} by default."),
+        typer.Option("--rate", help=f"Continuous kinds: arrival rate in jobs per hour; {_RATE:g} by default."),
     ] = None,
     priorities: Annotated[bool, typer.Option(help="Give a fifth of the jobs five times the weight.")] = False,
     slos: Annotated[bool, typer.Option(help="Give each job an SLO of 1.2, 2 or 10 times its duration.")] = False,
@@ -64,7 +64,9 @@ def generate(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: Json = False,
 ) -> None:
-    """Generate a random workload. Jobs as in section 5.7.1 of the dissertation (Gavel).
+    """Generate a random workload.
+
+    Jobs are drawn as in section 5.7.1 of the dissertation (Gavel).
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """
@@ -79,7 +81,7 @@ def generate(
     within("--jobs", jobs, 1, MOST_JOBS, "jobs")
     drawing = kind_of(kind, "KIND")
     if rate is not None and not drawing.continues:
-        step = "Leave --rate out, or draw one of the continuous kinds."
+        step = "Leave --rate out, or choose a continuous kind."
         raise InputError("--rate", f"{rate:g}", f"none for {drawing}, where all jobs arrive at time 0", step)
     per_hour = _RATE if rate is None else rate
     within("--rate", per_hour, *RATES, "jobs an hour")

@@ -21,7 +21,7 @@ Policies = Annotated[
     typer.Option(
         "--policy",
         "-p",
-        help="Repeat; NAME:agnostic sees no types of workers; also NAME:space-sharing, NAME:as-published.",
+        help="Policy; repeatable. NAME:agnostic treats worker types as equal; also NAME:space-sharing, NAME:as-published.",
     ),
 ]
 Report = Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")]

@@ -98,11 +98,9 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
 
     name, *told = text.split(":")
     if name.lower() in _CALLED:
-        raise InputError(
-            "--policy", repr(name), "a name of `hocket cluster policies`", f"Here it is {_CALLED[name.lower()]}."
-        )
+        raise InputError("--policy", repr(name), "a name of `hocket cluster policies`", f"Use {_CALLED[name.lower()]}.")
     if not set(told) <= set(_WAYS):
-        raise InputError("--policy", repr(text), f"NAME, or NAME:agnostic; also behind a name: {', '.join(_WAYS[1:])}")
+        raise InputError("--policy", repr(text), f"NAME, or NAME:agnostic; other suffixes: {', '.join(_WAYS[1:])}")
     given = {*told, *(["agnostic"] if agnostic else []), *(["as-published"] if as_published else [])}
     blind = "agnostic" in given
     with by_options():
@@ -126,10 +124,10 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
 
     wants = any(text.partition(":")[0] == _BUDGETED for text in policies)
     if wants and budget_usd is None:
-        step = "Without a budget, makespan is that policy."
-        raise InputError("--budget-usd", "nothing", f"dollars, which {_BUDGETED} keeps within", step)
+        step = "Give --budget-usd, or use makespan, which needs no budget."
+        raise InputError("--budget-usd", "nothing", f"a budget in dollars for {_BUDGETED}", step)
     if budget_usd is not None and not wants:
-        raise InputError("--budget-usd", f"{budget_usd:g}", f"no budget, or the policy {_BUDGETED}")
+        raise InputError("--budget-usd", f"{budget_usd:g}", f"no budget, or --policy {_BUDGETED}")
     if budget_usd is not None:
         within("--budget-usd", budget_usd, 0.0, 1e15, "dollars")
 
@@ -150,7 +148,7 @@ def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
 
     for own in types if policy.partition(":")[0] in _OF_COST else ():
         if own.workers and not own.price_usd_per_hour:
-            place, step = f"worker type {own.name}: price_usd_per_hour", "A policy of cost needs prices."
+            place, step = f"worker type {own.name}: price_usd_per_hour", "Add prices: this policy minimizes cost."
             raise InputError(place, str(own.price_usd_per_hour), "dollars an hour, > 0", step)
 
 
@@ -194,7 +192,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
     for option, path in outputs.items():
         target = place_to_write(path) if path else None
         if target in taken:
-            raise InputError(option, str(path), "a file of its own", "Another option reads or writes this file.")
+            raise InputError(option, str(path), "a different file", "Another option reads or writes this file.")
         if target:
             taken.add(target)
         if path and option in _KINDS:

@@ -18,7 +18,9 @@ def prices(
     at: Annotated[str | None, typer.Option("--at", help="Date, such as 2020-03-01; default: the last known.")] = None,
     json: Json = False,
 ) -> None:
-    """Show accelerator prices at a date: cheapest and most expensive offers, and spot discounts.
+    """Show accelerator prices at a date: offers and spot discounts.
+
+    For each accelerator it shows the cheapest and the most expensive offer.
 
     Example: hocket cluster prices --at 2020-03-01
     """
@@ -60,7 +62,7 @@ def prices(
         drop=(1, 4),
     )
     if now_s > market.last_s:
-        print(f"  note: the last change that is known is of {show_moment(market.last_s)}; prices are taken to stay")
+        print(f"  note: prices are known until {show_moment(market.last_s)}, and assumed to stay constant after that")
 
 
 def moment_of(text: str, place: str) -> float:

@@ -159,7 +159,7 @@ def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]
     count = len(work.jobs)
     if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
         return []
-    return [f"all {count} jobs had come before those that count were finished: the load was not kept up"]
+    return [f"all {count} jobs had arrived before the counted jobs were finished, so the load was not kept up"]
 
 
 def _of_prices(site: Site, ended_s: float) -> list[str]:
@@ -167,10 +167,10 @@ def _of_prices(site: Site, ended_s: float) -> list[str]:
     from hocket.cli.cluster.prices import show_moment
 
     free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
-    told = [f"without --prices workers of {', '.join(free)} cost nothing, and never go"] if free else []
+    told = [f"without --prices, workers of {', '.join(free)} cost nothing and never leave"] if free else []
     told += of_costs([own for own in site.types if own.name not in free])
     if site.begin_s is not None and site.begin_s + ended_s > site.known_s:
-        told.append(f"prices are known until {show_moment(site.known_s)}, and are taken to stay as they were then")
+        told.append(f"prices are known until {show_moment(site.known_s)}, and assumed to stay constant after that")
     return told
 
 

@@ -37,7 +37,9 @@ def simulate(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Simulate a workload under one policy: completion times, fairness, cost; optional report, bills and journal.
+    """Simulate a workload under one policy: completion times, fairness, cost.
+
+    Optionally it writes a report, bills and a journal.
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """

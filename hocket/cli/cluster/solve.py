@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _MORE = "what would give it more"
 _REMARKS = (
-    "makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities",
-    "behind a name, :agnostic sees no types of workers, :space-sharing lets two jobs share a worker, and :as-published does what "
-    "the text leaves open as the authors' public simulator does",
+    "makespan_budget needs --budget-usd; min_cost_slo and uniform_progress use SLOs, hierarchical uses entities",
+    "suffixes of a name: :agnostic treats worker types as equal, :space-sharing lets two jobs share workers, "
+    ":as-published follows the authors' public simulator where the paper leaves a choice open",
 )
 
 
@@ -62,7 +62,9 @@ def solve(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Compute one allocation and explain each job's share. Shares are fractions of time on each worker type.
+    """Compute one allocation and explain each job's share.
+
+    Shares are fractions of time on each worker type.
 
     Example: hocket cluster solve examples/snapshots/three-jobs.json --policy finish_time_fairness
     """

@@ -25,7 +25,7 @@ def sweep(
         str, typer.Option("--rates", help="Arrival rates in jobs per hour, separated by commas, such as 2,3.5,5.")
     ],
     kind: Annotated[
-        str, typer.Option("--kind", help=f"Of workload: {TraceKind.SINGLE} or {TraceKind.MULTIPLE}.")
+        str, typer.Option("--kind", help=f"Workload: {TraceKind.SINGLE} or {TraceKind.MULTIPLE}.")
     ] = TraceKind.SINGLE.value,
     seeds: Annotated[int, typer.Option("--seeds", help="Workloads per rate, each with its own seed.")] = 1,
     jobs: Annotated[
@@ -38,7 +38,9 @@ def sweep(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Average job completion time against load, and the load that each policy sustains. Workloads as from `generate`.
+    """Show average job completion time against load, and each policy's sustained load.
+
+    Workloads are generated as by `hocket cluster generate`.
 
     Example: hocket cluster sweep workers.yaml -p max_min_fairness:agnostic -p max_min_fairness --rates 2,3,4 --last 200
     """
@@ -50,7 +52,7 @@ def sweep(
     check_budget(policy, conditions.budget_usd)
     drawing = kind_of(kind, "--kind")
     if not drawing.continues:
-        step = "Jobs that are all there at once have no rate."
+        step = "Jobs of a static kind all arrive at time 0 and have no rate."
         raise InputError("--kind", repr(kind), f"{TraceKind.SINGLE} or {TraceKind.MULTIPLE}", step)
     per_hour = _rates(rates)
     within("--seeds", seeds, 1, _MOST_SEEDS, "workloads at each rate")
@@ -92,7 +94,7 @@ def _rates(text: str) -> list[float]:
         try:
             found.append(float(word))
         except ValueError:
-            expected = "jobs an hour, numbers apart by commas, such as 2,3.5,5"
+            expected = "jobs per hour, separated by commas, such as 2,3.5,5"
             raise InputError("--rates", repr(word[:40]), expected) from None
         within("--rates", found[-1], *RATES, "jobs an hour")
     check_once("--rates", [f"{rate:g}" for rate in found], "rate")

@@ -38,8 +38,8 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
         )
         share = f", {ours / whole:.0%} of {show_seconds(whole)}" if whole > 0 else ""
         say(
-            f"  shown: {len(shown)} of {len(found.layers):,} layers, the first {FIRST} and the {HEAVIEST} that take longest{share}; "
-            f"all are in {path}, and printed by --json"
+            f"  shown: {len(shown)} of {len(found.layers):,} layers, the first {FIRST} and the {HEAVIEST} "
+            f"slowest{share}; all are in {path} and in the output of --json"
         )
     if found.compiled is not None:
         say(f"  {found.compiled.line(last)}")

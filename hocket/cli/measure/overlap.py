@@ -22,18 +22,20 @@ def overlap(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
 ) -> None:
-    """Measure how computation and gradient all-reduces slow each other down; write a cluster file with the result.
+    """Measure how much computation and gradient all-reduces slow each other down.
 
     The job is trained with random buckets and threads, after one run with a single bucket for each number of threads. A
-    contention model is fitted to the measurements (LIBRA, section III). It takes (draws + numbers of threads) x (steps
-    + 2) steps. The machine must have nothing else to do, and a backward should take some ten milliseconds at least: a
-    model that does not foretell the backwards it has seen is not written. `hocket plan` with the new cluster file
-    chooses buckets, and threads for each.
+    contention model is fitted to the measurements (LIBRA, section III) and written to a cluster file. This takes (draws
+    + numbers of threads) x (steps + 2) training steps.
+
+    The machine must be idle otherwise, and a backward should take at least about ten milliseconds. A model that does
+    not predict the measured backwards is not written. With the new cluster file, `hocket plan` chooses buckets and
+    their communication threads.
 
     Example: hocket measure-overlap job.py plan.yaml -o cluster.yaml
     """
@@ -71,7 +73,7 @@ def overlap(
 
         print_json({**_as_data(found), "path": str(output)})
         return
-    print(f"wrote {output}; `hocket plan` with it chooses buckets, and threads for each")
+    print(f"wrote {output}; with it, `hocket plan` chooses buckets and their communication threads")
 
 
 def _as_data(found: Any) -> dict[str, Any]:
@@ -97,10 +99,10 @@ def _print(found: Any) -> None:
     print_table(title, ["threads", "computation keeps", "MB/s beside it", "MB/s alone"], rows, right=(0, 1, 2, 3))
     fitted = found.fitted
     print(
-        f"  the model is off by {fitted.computed_error:.1%} of computations, {fitted.beside_error:.1%} of all-reduces beside them, "
-        f"{fitted.alone_error:.1%} of those alone"
+        f"  model error: {fitted.computed_error:.1%} of computation, {fitted.beside_error:.1%} of all-reduces beside "
+        f"it, {fitted.alone_error:.1%} of all-reduces alone"
     )
-    for name, runs in (("draws", found.runs), ("draws that the model had not seen", found.held_out)):
+    for name, runs in (("draws", found.runs), ("draws that were held out of the fit", found.held_out)):
         if runs:
             errors = [abs(run.error) for run in runs]
-            print(f"  and by {mean(errors):.1%} of backwards of {len(runs)} {name}, at worst {max(errors):.1%}")
+            print(f"  model error: {mean(errors):.1%} of backwards in {len(runs)} {name}, at most {max(errors):.1%}")

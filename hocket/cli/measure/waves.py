@@ -27,12 +27,12 @@ def waves(
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, unrounded).")] = False,
 ) -> None:
-    """Find the best number of waves (batches in flight on the same devices) by training; write that plan.
+    """Find the best number of waves by training, and write that plan.
 
-    A wave is one microbatch on every device, or on every chain of devices. The profile gives an upper bound of the
-    number of waves that memory, compute and network allow. This number is trained for some steps, then one wave fewer
-    each time (Wavelet, appendix B.2). The search ends at an iteration that is hardly longer than that of one wave; for
-    two waves on the same devices, at higher throughput.
+    Waves are batches in flight on the same devices. A wave is one microbatch on every device, or on every chain of
+    devices. The profile gives an upper bound of the number of waves that memory, compute and network allow. This number
+    is trained for some steps, then one wave fewer each time (Wavelet, appendix B.2). The search ends at an iteration
+    that is hardly longer than that of one wave; for two waves on the same devices, at higher throughput.
 
     Each wave has its own batch: set the job's batch size to waves x batch. Each number takes turns with one wave on the
     same workers, so that both see the same machine load. Trained weights are discarded. Keep other programs off the
@@ -74,7 +74,7 @@ def waves(
         print("one wave is best; nothing was written")
         return
     batch = found.plan.batch_size
-    print(f"wrote {output}; `hocket train` takes it after the job says batch_size={batch}")
+    print(f"wrote {output}; set batch_size={batch} in the job before `hocket train`")
 
 
 def _print(found: "Waved") -> None:

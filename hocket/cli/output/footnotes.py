@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def of_deadlines(policy: "PolicyChoice", jobs: "Sequence[Job]") -> list[str]:
     """Return a remark if the policy uses SLOs and no job has an SLO."""
     none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
-    return ["no job has an SLO: it is min_cost"] if none else []
+    return ["no job has an SLO, so the policy is the same as min_cost"] if none else []
 
 
 def of_costs(types: "Sequence[WorkerType]") -> list[str]:

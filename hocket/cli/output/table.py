@@ -98,10 +98,10 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
     """
     if len(iterations_s) < 2:
         return
-    why = "the quickest"
+    why = "the fastest"
     if min(iterations_s) < iterations_s[0]:
-        why = f"the simplest (fewest stages, then devices) of those within {tie:.0%} of the quickest, which count as equal"
-    told = f"{CHOSEN.strip()}: the plan that was chosen, {why}; the others by time"
+        why = f"the simplest (fewest stages, then devices) of the plans within {tie:.0%} of the fastest, which count as equal"
+    told = f"{CHOSEN.strip()}: the chosen plan, {why}; the others by time"
     for line in textwrap.wrap(told, (width or line_width()) - 2):
         print(f"  {line}")
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 _LEGEND = {
-    "config": "replicas of each stage, straight where each has one",
+    "config": "replicas of each stage; straight: each stage has one",
     "micro": "samples of a microbatch",
-    "bubble": "idle by busy time",
+    "bubble": "idle time divided by busy time",
     "memory": "of the fullest device",
-    "amplification": "device-seconds of an iteration by the seconds of one device alone",
-    "as one process": "whether updates are those of one process, or how they differ",
+    "amplification": "device-seconds of an iteration, divided by the seconds of a single device",
+    "as one process": "whether updates equal those of one process, or how they differ",
 }
 
 
@@ -90,12 +90,12 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         left_out = print_table(title, columns, rows, right=right, drop=order, width=width)
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
-        marked = "; *: with buckets of 25 MiB, better ones were not looked for"
+        marked = "; *: with default buckets of 25 MiB, without a search for better ones"
         told = f"{_LEGEND['config']}{marked if any(one.default_buckets for one in best) else ''}"
         print_legend({**_LEGEND, "config": told}, columns, width)
         print_chosen([one.iteration_s for one in best], TIE, width)
         if len(unlike) < len(found.candidates):
-            print("  of cuts that read alike only the best is shown")
+            print("  of configurations with one label only the best is shown")
         first = found.candidates[0]
         if not first.updates.same:
             say(f"  note: {first.updates.sentence(first.strategy)}")
@@ -204,10 +204,11 @@ def print_plan(opened: "LoadedPlan") -> None:
     if plan.swap is not None:
         say(plan.swap.describe())
     if plan.tensor > 1:
-        sent = "in parts, one each" if plan.slices else "whole by each"
-        sent = "as slices of the sequence, one each" if plan.sequence_parallel else sent
+        sent = "in parts, one by each rank" if plan.slices else "whole, by each rank"
+        sent = "as slices of the sequence, one by each rank" if plan.sequence_parallel else sent
         print(
-            f"tensor-parallel: group k is devices {plan.tensor} k and the {plan.tensor - 1} behind it; borders are sent {sent}"
+            f"tensor-parallel: group k is device {plan.tensor} k and the {plan.tensor - 1} after it; "
+            f"stage boundaries are sent {sent}"
         )
     say(opened.updates.sentence(plan.strategy))
     for difference in opened.updates.differences:
@@ -219,8 +220,8 @@ def print_plan(opened: "LoadedPlan") -> None:
     )
     if then and differ(now, then):
         print(
-            f"  note: the file says {show_seconds(then.iteration_s)} an iteration and at most "
-            f"{show_bytes(max(then.peak_memory_bytes.values(), default=0))}: from before it was edited"
+            f"  note: the file predicts {show_seconds(then.iteration_s)} an iteration and at most "
+            f"{show_bytes(max(then.peak_memory_bytes.values(), default=0))}, from before it was edited"
         )
 
 
@@ -243,8 +244,8 @@ def print_shortened(opened: "LoadedPlan") -> None:
     """Print a note if fewer microbatches are shown than the plan's batch has."""
     if opened.shown is not opened.plan:
         print(
-            f"  note: the batch is too long to be looked at whole: program, trace and drawings are of an excerpt, {opened.excerpt}, whose "
-            "middle repeats itself; figures of an iteration are the plan's"
+            "  note: the batch is too long to show whole: program, trace and drawings show an excerpt, "
+            f"{opened.excerpt}; its middle repeats, and metrics of an iteration are those of the whole plan"
         )
 
 

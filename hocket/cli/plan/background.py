@@ -40,7 +40,7 @@ Limit = Annotated[
     float | None,
     typer.Option(
         "--slowdown-limit",
-        help="Do not launch beside instructions that this slows down by more than this factor.",
+        help="Do not launch during instructions that launches slow down by more than this factor.",
     ),
 ]
 
@@ -158,9 +158,9 @@ def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
     ]
     notes = list(_notes(opened, found))
     if found.paused:
-        notes.append(f"nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
+        notes.append(f"nothing is launched during {len(found.paused)} layers and collectives of the foreground")
     if large := _too_large(found):
-        notes.append(f"device {show_ranges(large)} has not the memory for both")
+        notes.append(f"device {show_ranges(large)} has too little memory for both")
     left_out = sorted(set(found.idle) - set(found.devices))
     if left_out:
         notes.append(f"no background on device {show_ranges(left_out)}: of another type than device 0")
@@ -205,22 +205,25 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
         longest = f" (launches of up to {show_seconds(max(launches))})" if launches else ""
         name = "optimizer's step" if kind == Kind.STEP else kind or "job"
         what = "by collectives beside launches" if kind == COLLECTIVE else f"to the {name} of the background{longest}"
-        yield f"of what the foreground lost, {lost_s / total_s:.0%} was lost {what}"
+        yield f"of the foreground's lost time, {lost_s / total_s:.0%} was lost {what}"
         for one in remedies(opened, found):
             rate = show_number(one.background_samples_per_s)
             yield f"with {_changed(rules, one.rules)} it is {one.slowdown - 1:.1%} slower, the background at {rate} samples/s"
     if rules.priority and not found.room and (found.slowdown > _MUCH or not rules.beside):
         yield (
-            "nothing runs beside a layer: by their profiles the foreground's layers and the background's launches need all of a "
-            "device, so that --idle-only changes nothing"
+            "nothing runs during a layer: by their profiles, the foreground's layers and the background's launches "
+            "need a whole device, so --idle-only changes nothing"
         )
     elif rules.priority and rules.beside and found.room and found.at_ceiling and found.ceilings:
         yield (
-            "nothing is launched beside a layer: alone, the background uses no more of a device than the foreground does, and both "
-            "together do no more than the better of them; larger steps of the background use more"
+            "nothing is launched during a layer: alone, the background uses no more of a device than the foreground, "
+            "and both together achieve no more than the better of the two; larger steps of the background use more"
         )
     if not rules.priority and not rules.beside:
-        yield "with --no-priority --idle-only launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"
+        yield (
+            "with --no-priority --idle-only, launches begin only in gaps, but a layer that begins meanwhile shares the "
+            "device equally"
+        )
 
 
 def _changed(before: "Collocation", after: "Collocation") -> str:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hocket.simulation.critical_path import PathSeconds
 
 Explain = Annotated[
-    bool, typer.Option("--explain/--no-explain", help="Say what limits the best plan, and what would help most.")
+    bool, typer.Option("--explain/--no-explain", help="Show what limits the best plan, and what would help most.")
 ]
-Candidates = Annotated[bool, typer.Option("--candidates", help="List what was refused as well, each with its reason.")]
+Candidates = Annotated[bool, typer.Option("--candidates", help="Also list refused candidates, each with its reason.")]
 Report = Callable[[int, int, str], None]
 """Progress callback with (done, total, label)."""
 _LEAST = 0.0005  # smaller shares and gains count as zero
@@ -285,9 +285,9 @@ def _runner_up(found: Any) -> str:
         refused = sum(bool(one.config) for one in found.refused)
         slower = found.considered - 1 - refused
         why = [f"{refused} refused (--candidates says why)"] * bool(refused)
-        why += [f"{slower} not simulated, since even their least possible time is longer"] * (slower > 0)
-        return f"{best.label} is the quickest of {found.considered} choices; of the others {' and '.join(why)}"
+        why += [f"{slower} not simulated, because even their lower bounds are slower"] * (slower > 0)
+        return f"{best.label} is the fastest of {found.considered} choices; of the others {' and '.join(why)}"
     more = rest[0].iteration_s / best.iteration_s - 1
-    other = rest[0].label if rest[0].label != best.label else "the same with another cut or other options"
-    first = "is the quickest" if more >= 0 else "goes first of equals, with fewer stages or devices,"
+    other = rest[0].label if rest[0].label != best.label else "the same with other stage boundaries or options"
+    first = "is the fastest" if more >= 0 else "is preferred among equals, with fewer stages or devices,"
     return f"{best.label} {first} of {show_count(found.considered, 'choice')}; runner-up: {other} {show_gap(more)}"

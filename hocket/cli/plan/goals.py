@@ -15,15 +15,15 @@ Objective = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        help="time: the quickest iteration. cost: most samples for a dollar. devices: the fewest that meet the deadline. "
+        help="time: fastest iteration. cost: most samples per dollar. devices: fewest devices that meet the deadline. "
         "The last two may use a part of the cluster.",
     ),
 ]
 Tokens = Annotated[float | None, typer.Option("--tokens", help="Analytic model: tokens to train on, such as 300e9.")]
-Samples = Annotated[float | None, typer.Option("--samples", help="Train on so many samples.")]
+Samples = Annotated[float | None, typer.Option("--samples", help="Number of samples to train on.")]
 Deadline = Annotated[
     str | None,
-    typer.Option("--deadline", help="All samples within this time, such as 30d or 12h: on the fewest devices."),
+    typer.Option("--deadline", help="Train all samples within this time, such as 30d or 12h, on the fewest devices."),
 ]
 
 
@@ -39,7 +39,7 @@ def goal_from(
 
     for place, value in (("--tokens", tokens), ("--samples", samples)):
         if value is not None and not 0 < value < inf:
-            raise InputError(place, f"{value:g}", f"how many {place[2:]} to train on, more than 0")
+            raise InputError(place, f"{value:g}", f"the number of {place[2:]} to train on, > 0")
     deadline_s = None if deadline is None else read_duration_s(deadline, "--deadline")
     return goal_of(objective or "", samples, tokens, deadline_s, sequence)
 
@@ -121,7 +121,7 @@ def print_parts(parting: "SubclusterSearch[Any]") -> None:
 
     columns = ["devices", "part", "best plan", f"iteration ({unit})", "samples/USD", "training", "USD", ""]
     lines = [row(one, measured, seconds) for one, measured, seconds in zip(shown, worths, times, strict=True)]
-    what = {"cost": "most samples for a dollar", "devices": "fewest devices that meet the deadline"}
+    what = {"cost": "most samples per dollar", "devices": "fewest devices that meet the deadline"}
     title = f"{what.get(parting.goal.objective, parting.goal.objective)}: {show_count(len(parting.tried), 'part')} of the cluster"
     known = [k for k in range(len(columns)) if any(line[k] != "-" for line in lines)]
     kept = [[line[k] for k in known] for line in lines]
@@ -136,4 +136,4 @@ def print_parts(parting: "SubclusterSearch[Any]") -> None:
         count = show_count(len(devices), "part")
         say(f"  {why}: {count} of {show_count(most, 'device') if least == most else f'{least} to {most} devices'}")
     if parting.left:
-        print(f"  not asked: {show_count(parting.left, 'part')} of more devices")
+        print(f"  not tried: {show_count(parting.left, 'part')} with more devices")

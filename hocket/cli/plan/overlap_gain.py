@@ -19,7 +19,7 @@ def overlap_row(found: "Overlap | None") -> list[list[str]]:
     share = gain_s / found.apart_iteration_s if found.apart_iteration_s > 0 else 0.0
     told = f"{show_seconds(found.apart_iteration_s)}; overlap {'gains' if gain_s > 0 else 'loses'} {abs(share):.1%}"
     if abs(share) < 5e-4:
-        told = "as long: overlap gains nothing"
+        told = "equally long: overlap gains nothing"
     return [["iteration without overlap", told]]
 
 
@@ -42,7 +42,7 @@ def print_overlap(found: "Overlap | None") -> None:
         for k, one in enumerate(devices)
     ]
     names = ("backward", "sums", "hidden", "exposed", "with overlap", "without")
-    title = "the last backward of an iteration, and the sums of its gradients: hidden behind computation, and exposed"
+    title = "the last backward of an iteration and its gradient sums: hidden behind computation, and exposed"
     columns = ["device", "stages", *(f"{name} ({unit})" for name in names)]
     print_table(title, columns, rows, right=(0, 2, 3, 4, 5, 6, 7), drop=(4, 5))
     if len(found.devices) > len(devices):

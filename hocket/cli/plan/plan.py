@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 _OF_GROUPS = ("--tensor", "--sequence-parallel")
-_GROUPS = (
-    "Give --tensor-profile with what `hocket profile --tensor` has measured: that alone considers groups of devices."
-)
+_GROUPS = "Give --tensor-profile with a profile from `hocket profile --tensor` to consider tensor parallelism."
 
 
 def plan(
@@ -87,9 +85,9 @@ def plan(
         typer.Option(
             metavar="lru|next_use",
             help="For profiles. Baseline: per-device virtual memory (paging to the host). lru evicts the least recently used value; "
-            "next_use evicts the value that is used last, and writes only changed values. Strategies: those of -s, or data_parallel, "
-            "gpipe, flush and model_parallel. Without --swap, Harmony's plans are considered where a choice does not fit into "
-            "memory. Needs host_memory_bytes in the cluster file.",
+            "next_use evicts the value that is used last, and writes only changed values. Strategies: those of -s, "
+            "or data_parallel, gpipe, flush and model_parallel. Without --swap, Harmony's plans are considered where "
+            "a choice does not fit into memory. Needs host_memory_bytes in the cluster file.",
             show_default=False,
         ),
     ] = None,
@@ -143,7 +141,7 @@ def plan(
     deadline: Deadline = None,
     explain: Explain = True,
     candidates: Candidates = False,
-    rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Number of candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
     """Find the fastest plan of a profiled job, or of an analytic model, on a cluster.
@@ -178,12 +176,12 @@ def plan(
         of_sizes["--sequence-parallel"] = sequence_parallel
         for name, value in of_sizes.items():
             if value or value is False:
-                expected = "an analytic model: layers of a profile are measured as they are"
+                expected = "an analytic model: the layers of a profile are already measured"
                 raise InputError(name, "a profile", expected, _GROUPS if name in _OF_GROUPS else "")
         members = {path: ModelProfile.read(path) for path in tensor_profile or ()}
         for path, one in members.items():
             if one.tensor == 1:
-                expected = "one of a member of a tensor-parallel group, from `hocket profile --tensor 2`"
+                expected = "a profile of a tensor-parallel rank, such as from `hocket profile --tensor 2`"
                 raise InputError("--tensor-profile", f"{path}, a profile of 1 device", expected)
         read = {Path(model): loaded, **members}
         known = Cluster.read(cluster)
@@ -213,7 +211,7 @@ def plan(
         if max_batch is not None:
             say(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
-            say(f"note: {past.line}; --no-feedback leaves that out", file=sys.stderr if json else sys.stdout)
+            say(f"note: {past.line}; --no-feedback disables this", file=sys.stderr if json else sys.stdout)
         why = Explanation(
             explain,
             candidates,

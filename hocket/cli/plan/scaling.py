@@ -41,7 +41,9 @@ def scaling(
     report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
     json: Json = False,
 ) -> None:
-    """Predict time to accuracy against the number of devices: weak, strong and batch-optimal scaling.
+    """Predict time to accuracy against the number of devices.
+
+    It compares weak, strong and batch-optimal scaling.
 
     Example: hocket scaling profile.json cluster.yaml curve.yaml --batch 256 --report scaling.html
     """

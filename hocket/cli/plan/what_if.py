@@ -46,11 +46,13 @@ def what_if(
     combined: Annotated[bool, typer.Option("--combined", help="Answer all changes at once, as one question.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict the effect of other links, memory, batch sizes or devices. No file is changed.
+    """Predict the effect of other links, memory, batch sizes or devices.
+
+    No file is changed.
 
     Example: hocket what-if gpt3-175b cluster.yaml -B 1536 --bandwidth server=2x --memory +10% --devices 256
 
-    Of a plan: hocket what-if plan.yaml --bandwidth server=2x --batch 2x
+    For a plan: hocket what-if plan.yaml --bandwidth server=2x --batch 2x
 
     Without options: twice each bandwidth (host links too, if the plan swaps), 10 % more memory, twice the batch, twice
     the device speed.
@@ -79,7 +81,7 @@ def what_if(
     from hocket.util.units import show_number
 
     if asked.of_profile and any(question.change.rate != 1 for question in questions):
-        print("  note: rates: all seconds of a profile's layers are divided, those of launching kernels as well")
+        print("  note: rates divide all times of a profile's layers, including kernel launches")
     if asked.within and any(one.question.change.memory > 1 and one.anew is None for one in found):
         say(f"  note: more memory is not used: the plan {asked.within}; --replan plans again")
     if asked.could_search and any(one.same is None for one in found):
@@ -111,7 +113,7 @@ class _WhatIfOptions:
             from hocket.planning.explain.what_if import ask_plan, ask_plan_of_sizes, sizes_of
 
             if batch is not None:
-                raise InputError("--planned-batch", "a plan, which has its own", "a model and a cluster")
+                raise InputError("--planned-batch", "a plan, which has its own batch size", "a model and a cluster")
             self.cluster, self.batch_size = opened.plan.cluster, opened.plan.batch_size
             self.swaps = opened.plan.swap is not None
             self.within = opened.plan.swap.describe() if opened.plan.swap is not None else ""
@@ -125,7 +127,7 @@ class _WhatIfOptions:
             self.of_profile = True
             return
         if batch is None:
-            raise InputError("--planned-batch", "nothing", "samples of a step, for a model with a cluster")
+            raise InputError("--planned-batch", "nothing", "the samples of a step, for a model with a cluster")
         from hocket.planning.explain.what_if import ask_profile, ask_sizes
 
         self.cluster, self.batch_size = Cluster.read(cluster), batch
@@ -187,8 +189,7 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
 
     Raises:
         InputError: two scenarios change the same attribute, such as the batch. For links, a later factor of the same
-            level
-            replaces an earlier one.
+            level replaces an earlier one.
     """
     from dataclasses import fields
 

@@ -14,7 +14,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="[auto]",
-        help="Go on from the newest whole checkpoint, under any plan; there must be one. "
+        help="Resume from the newest undamaged checkpoint, under any plan; there must be one. "
         "--resume auto: start at step 0 if the folder has no checkpoint.",
         show_default=False,
     ),

@@ -14,7 +14,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per st
 def train(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     plan: Annotated[Path, typer.Argument(help="A plan file, from `hocket plan`.")],
-    steps: Annotated[int, typer.Option(help="Optimizer updates in all, including those before a resume.")] = 100,
+    steps: Annotated[int, typer.Option(help="Total optimizer updates, including updates before a resume.")] = 100,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; without it none are written.")
     ] = None,
@@ -24,7 +24,8 @@ def train(
     on_nan: Annotated[
         str,
         typer.Option(
-            help="When a loss or gradient is nan or infinite: stop ends the run and names the place, skip leaves the update out, go continues."
+            help="If a loss or gradient is nan or infinite: stop ends the run and names the place, skip skips the update, "
+            "go continues."
         ),
     ] = "stop",
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
@@ -41,7 +42,7 @@ def train(
     host_link: Annotated[
         str | None,
         typer.Option(
-            help="Swap as if a machine's link to its devices were so fast, each way: 2GB/s. All its workers share it."
+            help="Simulate a host link of this bandwidth in each direction, such as 2GB/s, shared by all workers of a machine."
         ),
     ] = None,
     silence_s: Annotated[
@@ -52,7 +53,9 @@ def train(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train a job with a plan: on local workers, or under torchrun. Ctrl-C saves a checkpoint and exits with 130.
+    """Train a job with a plan, on local workers or under torchrun.
+
+    Ctrl-C saves a checkpoint and exits with code 130.
 
     Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
 
@@ -104,7 +107,10 @@ def demo(
     steps: Annotated[int, typer.Option(help="Steps to train under each strategy.")] = 40,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
-    """Profile, plan, prove, simulate, train and compare a small GPT on real text with local workers; writes report.html."""
+    """Profile, plan, prove, simulate, train and compare a small GPT on real text.
+
+    It uses local workers, and writes report.html.
+    """
     from hocket.cli.train.demo import run_demo
 
     run_demo(text, output, workers, steps, json)

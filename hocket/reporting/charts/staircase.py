@@ -103,7 +103,7 @@ def staircase(
         f"{sentence}.",
         tuple((_class(family), MEANINGS[family]) for family in drawn),
         _table(found, real),
-        f"there are more than {MOST_STEPS} steps; what is drawn are means of equal stretches" if binned else "",
+        f"there are more than {MOST_STEPS} steps; means over equal intervals are drawn" if binned else "",
     )
 
 

@@ -156,7 +156,7 @@ def sentence(runs: Sequence[tuple[str, ClusterRun]], summaries: Sequence[Cluster
     if counted == jobs:
         return about + "."
     only = f"{counted:,} of them count" if counted else "none of them counts"
-    return f"{about}; {only} in what is said of jobs."
+    return f"{about}; {only} in job metrics."
 
 
 def _policies(count: int) -> str:

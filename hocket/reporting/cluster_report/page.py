@@ -114,10 +114,14 @@ def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple
     if any(len(t) for t in times):
         drawing = distribution(samples(times), "CDF of job completion times", "JCT (log)", "time", 1e-6)
         found.append(
-            Figure("Job completion time", drawing, "part of the jobs that were finished so long after they came")
+            Figure(
+                "Job completion time",
+                drawing,
+                "share of the jobs that were finished within this time after their arrival",
+            )
         )
         drawing = distribution(samples(shares), "CDF of finish-time fairness", "ρ (log)", least=1e-6, mark=1.0)
-        remark = "JCT by what it would have been with an equal share; left of 1, sharing was worth it"
+        remark = "JCT divided by the JCT with an equal share of the cluster; left of 1, sharing was worth it"
         found.append(Figure("Finish-time fairness ρ", drawing, remark))
     if any(len(w) and w.max() > _LEAST_WAIT_S for w in waits):
         drawing = distribution(samples(waits), "CDF of queueing", "queueing (log)", "time", _LEAST_WAIT_S)
@@ -136,8 +140,8 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
     waiting = [np.maximum(0.0, here - run) for here, run in zip(present, running, strict=True)]
     figures = []
     for title, values, remark in (
-        ("Jobs present", present, "that had come and were not finished"),
-        ("Jobs running", running, "that had workers"),
+        ("Jobs present", present, "arrived and not finished"),
+        ("Jobs running", running, "with workers"),
         ("Jobs waiting", waiting, "present without workers"),
     ):
         lines = [p.course(v) for p, v in zip(policies, values, strict=True)]
@@ -146,7 +150,9 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
     if even:
         drawing = over_time(even, "Fairness over time", "Jain's index", most=1.0)
         stretch_s = max(float(c.edges_s[1]) for c in even)
-        remark = f"Jain's index of service by weight: 1 if all had the same; of jobs there all through {show_long(stretch_s)}"
+        remark = (
+            f"Jain's index of service by weight: 1 if all are equal; for jobs present throughout {show_long(stretch_s)}"
+        )
         figures.append(Figure("Fairness", drawing, remark))
     return tuple(figures)
 

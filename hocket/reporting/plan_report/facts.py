@@ -92,7 +92,7 @@ def chips(plan: Plan) -> tuple[str, ...]:
         how = (
             ", on slices of the sequence"
             if plan.sequence_parallel
-            else ", borders sent in parts"
+            else ", stage boundaries sent in parts"
             if plan.slices
             else ""
         )

@@ -1,10 +1,8 @@
 """Usage panel: memory and compute of every device over one iteration.
 
 It compares a plan launched all at once with the same plan in waves. A row is a device, and a column is a run. All
-columns
-have the same scales of seconds and bytes. Memory is drawn above, and the computing share of the device below. At most
-MOST
-devices are drawn.
+columns have the same scales of seconds and bytes. Memory is drawn above, and the computing share of the device below.
+At most MOST devices are drawn.
 
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6.
 """
@@ -26,7 +24,7 @@ MOST = 8
 NEAR = 0.5  # draw the capacity if the highest peak reaches this share of it
 WIDTH, _LEFT, _GAP = 1120.0, 104.0, 26.0
 _AT_ALL = "compute is the time in which a device computes at all"
-_LOOKED_AT = "; memory is that of an earlier iteration, whose operations were looked at"
+_LOOKED_AT = "; memory is that of an earlier iteration, in which operations were observed"
 _MEMORY, _COMPUTE, _BETWEEN, _ROW = 56.0, 30.0, 5.0, 112.0
 
 
@@ -102,7 +100,7 @@ def usage_panel(
         svg(WIDTH, height, parts, "Memory and compute over one iteration, by device", about, cls="usage"),
         _figures(columns, shown, peaks),
         (
-            *([f"What is predicted here is of an excerpt, {excerpt}, as a batch of its own"] if excerpt else []),
+            *([f"The prediction here is of an excerpt, {excerpt}, as a separate batch"] if excerpt else []),
             *(f"{course.title}: {course.note}" for course in columns if course.note),
         ),
         len(devices) - len(shown),
@@ -176,8 +174,7 @@ def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mappi
     """Build a table with a row per run.
 
     Columns are samples, time, throughput, computing share, peak memory, and the share of time with less than half of
-    the
-    variable memory.
+    the variable memory.
     """
     rows = []
     for course in columns:

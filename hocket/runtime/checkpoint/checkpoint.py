@@ -364,8 +364,8 @@ def _forget(folder: Path, keep: int, own: Collection[str]) -> None:
 def _raise_first(folder: Path, problems: list[str]) -> None:
     problem = next(filter(None, problems), "")
     if problem:
-        hint = "The checkpoints that were there are untouched; make room, or name another folder, and use --resume."
-        raise InputError(f"checkpoint in {folder}", problem, "room to write it", hint)
+        hint = "Existing checkpoints are unchanged. Free disk space, or choose another folder, and use --resume."
+        raise InputError(f"checkpoint in {folder}", problem, "enough disk space", hint)
 
 
 @contextmanager

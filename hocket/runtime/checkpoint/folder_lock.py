@@ -73,7 +73,7 @@ def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         _forget(claim)
-        return None, [str(error), "a writable folder", "Name another folder."]
+        return None, [str(error), "a writable folder", "Choose another folder."]
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # POSIX allows both if another process has the lock
@@ -94,8 +94,8 @@ def _taken(holder: str) -> list[str]:
 
     These are found, expected and next step.
     """
-    step = "Name another folder, or wait until that run is over and go on from it with --resume."
-    return [f"another run that writes there{holder and f', {holder}'}", "a folder of its own", step]
+    step = "Choose another folder, or wait until that run has ended and resume from it with --resume."
+    return [f"another run that writes there{holder and f', {holder}'}", "an unused folder", step]
 
 
 def _release(claim: object, handle: int) -> None:

@@ -111,7 +111,7 @@ class CheckpointManager:
                 raise not_finite(
                     step - 1, text, "the step before it had finite gradients", str(self.path or "") or None
                 )
-            speak({"event": "note", "text": f"no checkpoint is made of weights that are not finite: {text}"})
+            speak({"event": "note", "text": f"no checkpoint is written, because weights are not finite: {text}"})
             return None
         self.path = save(self._folder, position, state, self._board, self._keep, wholes, self._own)
         self._own.add(self.path.name)
@@ -136,12 +136,12 @@ class CheckpointManager:
         if damaged:
             set_aside(found, self._board)
         for text in damaged:
-            speak({"event": "note", "text": f"{text}; it is kept with .damaged behind its name"})
+            speak({"event": "note", "text": f"{text}; it is kept under a name with .damaged at the end"})
         if found.position.plan_digest != self._layout.plan_digest:
-            text = f"{found.path} was made under another plan; its state is taken by name"
+            text = f"{found.path} was written under another plan; its state is loaded by name"
             speak({"event": "note", "text": text})
         if found.position.dtype not in ("", self._job.dtype):
-            text = f"{found.path} was computed in {found.position.dtype}; its weights go on as they are, in {self._job.dtype} now"
+            text = f"{found.path} was computed in {found.position.dtype}; training continues with its weights in {self._job.dtype}"
             speak({"event": "note", "text": text})
         return found
 
@@ -175,7 +175,7 @@ def _none_whole(folder: Path, damaged: list[str]) -> InputError:
     """
     if not damaged:
         return no_checkpoint(folder)
-    hint = "Nothing was deleted. Restore one of them, or name another folder to start anew."
+    hint = "Nothing was deleted. Restore one of them, or choose another folder to start from step 0."
     return InputError(f"checkpoint in {folder}", "; ".join(damaged), "an undamaged checkpoint to resume from", hint)
 
 
@@ -190,7 +190,7 @@ def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapp
         if kept and kept != own:
             found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
             kind = type(whole_optimizer(job)).__name__
-            step = "Go on with the optimizer that the checkpoint was made with, or start anew in another folder."
+            step = "Use the optimizer of the checkpoint, or start from step 0 in another folder."
             told = f"{expected}, which {kind} keeps"
             raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
 
@@ -198,7 +198,7 @@ def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapp
 def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
     position = found.position
     if position.job != job_name(job):
-        hint = "Name the folder of this job's checkpoints."
+        hint = "Choose the folder of this job's checkpoints."
         raise InputError(str(found.path), f"a checkpoint of job {position.job!r}", f"one of {job_name(job)!r}", hint)
     if position.samples % batch_size:
         hint = f"Use a batch size that divides {position.samples}."

@@ -13,5 +13,5 @@ def no_checkpoint(folder: Path) -> InputError:
     found = "an empty folder" if folder.is_dir() else "no such folder"
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         found = "a folder without checkpoints"
-    hint = "Check the name; or use --resume auto, which starts at step 0 where there is no checkpoint."
+    hint = "Check the name; or use --resume auto, which starts at step 0 if there is no checkpoint."
     return InputError(f"checkpoint in {folder}", found, "a checkpoint to resume from (step-...)", hint)

@@ -127,15 +127,15 @@ class Guard:
         if not good:
             self.skipped += 1
             step = self._step(microbatch)
-            self._say(step, f"step {step + 1} is left out: its gradients are not finite ({self.skipped} so far)")
+            self._say(step, f"step {step + 1} is skipped: its gradients are not finite ({self.skipped} so far)")
             if self._row >= MOST_SKIPS:
-                self._stop(Finding(step, f"gradients are not finite for {MOST_SKIPS} steps, one behind the other"))
+                self._stop(Finding(step, f"gradients are not finite for {MOST_SKIPS} steps in a row"))
         return good
 
     def _stop(self, finding: Finding) -> None:
         self.found = finding
         if self._tell is not None:
-            text = f"step {finding.step + 1}: {finding.text}; looking for where that arose"
+            text = f"step {finding.step + 1}: {finding.text}; searching for the origin"
             self._tell({"event": "not_finite", "step": finding.step, "text": text, "halt": True})
 
     def _say(self, step: int, text: str) -> None:

@@ -97,7 +97,7 @@ def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
         return f"the input {fact.name.removeprefix('batch:')!r} itself ({fact.faults}), of {fact.samples}"
     what = "the loss" if fact.name == captured.loss_tensor else "the output"
     named = f"{what} of layer {captured.layers[layer].name!r}, stage {fact.stage} ({fact.faults})"
-    return f"{named}, of {fact.samples}; all that this layer reads is finite"
+    return f"{named}, of {fact.samples}; all inputs of this layer are finite"
 
 
 def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
@@ -121,7 +121,7 @@ def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
     fact = bad[layer]
     whose = f"of {fact.name}" if fact.way == WEIGHT_GRADIENT else "of its input"
     named = f"the gradient {whose} ({fact.faults}) in the backward of layer {captured.layers[layer].name!r}, stage {fact.stage}"
-    return f"{named}, of {fact.samples}; what comes to it is finite"
+    return f"{named}, of {fact.samples}; the gradients that arrive there are finite"
 
 
 def _holders(captured: "Captured", parameter: str) -> list[int]:
@@ -139,9 +139,9 @@ def not_finite(step: int, text: str, where: str, checkpoint: str | None, can_ski
         can_skip: True if the strategy supports `--on-nan skip`.
     """
     kept = f"The newest checkpoint is from before: {checkpoint}. " if checkpoint else ""
-    skip = "--on-nan skip leaves updates with such gradients out, " if can_skip else ""
+    skip = "--on-nan skip skips updates with such gradients, " if can_skip else ""
     hint = (
-        f"{kept}Look at these samples and this layer, take a smaller learning rate, or clip_grad_norm; "
+        f"{kept}Check these samples and this layer, or use a smaller learning rate or clip_grad_norm; "
         f"{skip}--on-nan go continues."
     )
     return NotFinite(f"step {step + 1}", f"{text}; {where}", "finite losses, gradients and weights", hint)

@@ -17,7 +17,7 @@ from hocket.runtime.nan_guard.not_finite import not_finite, origin
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.segments import RunSegment, SegmentCounts
 
-_NOT_AGAIN = "when this step was run once more, with the weights that each device has now, all of it was finite"
+_NOT_AGAIN = "a replay of this step, with the weights that each device has now, was finite"
 
 
 def check_guards(
@@ -49,7 +49,7 @@ def check_guards(
     except HocketError:
         raise
     except Exception as error:  # the model's code may fail on such numbers
-        where = f"looking for where it arose failed: {type(error).__name__}: {error}"
+        where = f"the search for the origin failed: {type(error).__name__}: {error}"
     raise not_finite(first.step, first.text, where, checkpoint, can_skip=engine.program.rule.synchronous)
 
 

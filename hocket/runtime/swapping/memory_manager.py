@@ -282,7 +282,7 @@ class MemoryManager:
                 f"device {self._number}: {held.value}",
                 f"{show_bytes(held.nbytes)}, in addition to {show_bytes(there_bytes)} already there{_largest(own)}",
                 f"at most {show_bytes(self._budget_bytes)} on the device",
-                "Allow more bytes on the device, cut smaller stages, or take smaller microbatches.",
+                "Allow more bytes on the device, or use smaller stages or smaller microbatches.",
                 held.nbytes,
             )
 

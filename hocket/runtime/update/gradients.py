@@ -15,7 +15,7 @@ from hocket.runtime.update.slots import WeightSlot
 
 Arrival = tuple[str, float]
 """Parameter name, and the time at which its gradient was computed, in seconds."""
-_CHANGES = "A model whose course follows from the data cannot be planned."
+_CHANGES = "A model with control flow that depends on the data cannot be planned."
 
 
 class Gradients:

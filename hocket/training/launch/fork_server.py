@@ -78,7 +78,9 @@ def start(
     handles: Sequence[int] = (),
     name: str = "hocket",
 ) -> "ForkedProcess | subprocess.Popen[bytes]":
-    """Start a process in its own session that calls a module's `main(arguments, handles, parent)` and exits.
+    """Start a process that calls a module's `main(arguments, handles, parent)`.
+
+    The process has its own session, and exits when `main` returns.
 
     On Linux it is a fork of the fork server. On other systems a process that has loaded torch cannot be forked safely,
     so it is a new process. `parent` is the id of a process; `main` may use it to end with that process.

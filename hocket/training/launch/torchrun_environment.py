@@ -44,7 +44,7 @@ def first_speaks() -> Iterator[None]:
 def check_meeting() -> None:
     """Require the address of the rendezvous in the environment."""
     if not os.environ.get("MASTER_ADDR"):
-        step = "Start with torchrun; or unset RANK and WORLD_SIZE, and local workers are started."
-        raise InputError("MASTER_ADDR", "nothing", "the machine where the workers meet, as torchrun sets it", step)
+        step = "Start with torchrun; or unset RANK and WORLD_SIZE to start local workers."
+        raise InputError("MASTER_ADDR", "nothing", "the address of the rendezvous, as torchrun sets it", step)
     if number_in("MASTER_PORT") > _MAX_PORT:
         raise InputError("MASTER_PORT", os.environ["MASTER_PORT"], f"at most {_MAX_PORT}", "Start with torchrun.")

@@ -185,7 +185,7 @@ class Watch:
             text = f"{worker.name} ended with code {code} {worker.page.place}"
             return Failure(worker.rank, now_s, False, self._lost(text, _last_words(worker.log)))
         text = f"{worker.name} was killed by signal {-code} {worker.page.place}"
-        more = "If nobody did that, the machine may have run out of memory." if -code == signal.SIGKILL else ""
+        more = "If no user did that, the machine may have run out of memory." if -code == signal.SIGKILL else ""
         # A worker killed by a signal died before the others noticed, except for SIGABRT, which may follow a lost peer.
         at_s = now_s if -code == signal.SIGABRT else now_s - _GRACE_S
         return Failure(worker.rank, at_s, False, self._lost(text, more))
@@ -215,7 +215,7 @@ class Watch:
             stuck = min(
                 self.workers, key=lambda worker: worker.page.state
             )  # prefer a worker that runs to one that waits
-            text = f"no worker has moved for {self._still_s:.0f} s; {stuck.name} stands {stuck.page.place}"
+            text = f"no worker has moved for {self._still_s:.0f} s; {stuck.name} is {stuck.page.place}"
             self.failures.append(Failure(stuck.rank, now_s, False, self._lost(text)))
 
     # -- what the watcher does
@@ -232,7 +232,7 @@ class Watch:
         if not self.asked:
             self.asked = True
             self._hold()
-            self.listener.note("stopping: the workers finish the period and save; once more to stop at once")
+            self.listener.note("stopping: the workers finish the period and save; interrupt again to stop at once")
 
     def _hold(self) -> None:
         """Ask all workers to stop at the same period."""
@@ -272,5 +272,5 @@ def _how(worker: LocalWorker) -> str:
 def _last_words(log: Path) -> str:
     with suppress(OSError):
         lines = log.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
-        return "Its last words: " + " | ".join(lines[-5:]) if lines else ""
+        return "Its last output: " + " | ".join(lines[-5:]) if lines else ""
     return ""

@@ -54,9 +54,10 @@ class Verification:
 
     def __str__(self) -> str:
         return (
-            f"{'good' if self.good else 'BAD'}: {self.steps} steps beside a plain loop that updates as declared ({self.rule}): losses "
-            f"differ by {self.loss_error:.2g}, weights by {self.weights_error:.2g}{f' ({self.worst})' if self.worst else ''}, "
-            f"relative; {self.tolerance:.2g} is allowed, for {self.least_exact}"
+            f"{'good' if self.good else 'BAD'}: {self.steps} steps against a plain loop with the update rule "
+            f"{self.rule}: losses differ by {self.loss_error:.2g}, weights by "
+            f"{self.weights_error:.2g}{f' ({self.worst})' if self.worst else ''}, relative; {self.tolerance:.2g} is "
+            f"allowed, for {self.least_exact}"
         )
 
     @property

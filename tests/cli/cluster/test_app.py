@@ -85,10 +85,10 @@ def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: 
 def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Path) -> None:
     """Of a workload and of a snapshot; where there are some, nothing is said."""
     both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
-    assert "min_cost_slo: no job has an SLO: it is min_cost" in both
-    assert "note: no job has an SLO: it is min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
+    assert "min_cost_slo: no job has an SLO, so the policy is the same as min_cost" in both
+    assert "note: no job has an SLO, so the policy is the same as min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
     told = ask(run, "solve snapshot.json -p min_cost_slo --json").json
-    assert told["note"] == "no job has an SLO: it is min_cost"
+    assert told["note"] == "no job has an SLO, so the policy is the same as min_cost"
     assert ask(run, "generate continuous-single --rate 20 --jobs 3 --slos -o late.json").code == 0
     assert ask(run, "simulate late.json workers.yaml -p min_cost_slo --json").json["notes"] == []
 
@@ -298,7 +298,7 @@ def test_prices_are_of_a_moment_that_is_known(run: Run) -> None:
     found = ask(run, "prices --at 1800-01-01")
     assert (found.code, found.out) == (2, "")
     assert "--at: found 1800-01-01 00:00 UTC; expected a moment from 2020-02-2" in found.err
-    assert "prices are taken to stay" in ask(run, "prices --at 2030-01-01").out
+    assert "assumed to stay constant" in ask(run, "prices --at 2030-01-01").out
 
 
 def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:

@@ -64,11 +64,11 @@ def test_what_is_not_known_of_prices_is_said(run: Run, jobs: str) -> None:
     notes = [run(*f"{jobs}{words}".split()).json["notes"] for words in (
         "", f" --prices {EXAMPLES} --from 2020-03-18", f" --prices {EXAMPLES} --from 2025-01-01"
     )]  # fmt: skip
-    assert notes[0] == ["without --prices workers of spot cost nothing, and never go"]
+    assert notes[0] == ["without --prices, workers of spot cost nothing and never leave"]
     assert notes[1] == []
     page = run(*f"{jobs} --report page.html".split())
-    assert (page.code, "without --prices workers of spot" in Path("page.html").read_text()) == (0, True)
-    assert notes[2] == ["prices are known until 2020-03-23 16:09 UTC, and are taken to stay as they were then"]
+    assert (page.code, "without --prices, workers of spot" in Path("page.html").read_text()) == (0, True)
+    assert notes[2] == ["prices are known until 2020-03-23 16:09 UTC, and assumed to stay constant after that"]
 
 
 def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -> None:

@@ -76,11 +76,11 @@ def test_two_sweeps_are_identical_to_the_byte(run: Run, shared: Path) -> None:
 def test_a_load_that_ends_too_early_is_told(run: Run, shared: Path) -> None:
     """Where the last job has come before those that count are finished; by default there are enough."""
     words = f"{SWEEP} --rates 0.1 --last 6"
-    assert "all 7 jobs had come before" in ask(run, f"{words} --jobs 7").out
-    assert "had come before" not in ask(run, words).out
+    assert "all 7 jobs had arrived before" in ask(run, f"{words} --jobs 7").out
+    assert "had arrived before" not in ask(run, words).out
     assert ask(run, "generate continuous-single --rate 0.1 --jobs 7 -o few.json").code == 0
     [note] = ask(run, "simulate few.json workers.yaml --last 6 --json").json["notes"]
-    assert note.startswith("all 7 jobs had come before")
+    assert note.startswith("all 7 jobs had arrived before")
     assert ask(run, "generate static-single --jobs 7 -o static.json").code == 0
     assert ask(run, "simulate static.json workers.yaml --last 6 --json").json["notes"] == []
 

@@ -44,8 +44,8 @@ def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monke
         "computation keeps",
         "85.0%",
         "80.0%",
-        "off by 1.0% of computations",
-        "by 5.0% of backwards of 1 draw",
+        "model error: 1.0% of computation",
+        "5.0% of backwards in 1 draw",
     ):
         assert words in told.out
     assert Cluster.read("cluster.yaml").levels[0].overlap == MODEL

@@ -65,18 +65,18 @@ def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str
     rows = [line for line in out.splitlines() if line.strip().split(" ")[0] in members()]
     assert len(rows) == 3
     assert len({" ".join(row.split()[:3]) for row in rows}) == 3
-    assert "of configurations with the same label" in out
+    assert "of configurations with one label" in out
     assert "runner-up: the same with other stage boundaries or options takes 2.0% more" in _runner_up(alike)
     print_search(replace(found, candidates=(best, *others[:2])), 3, 140)
-    assert "of configurations with the same label" not in capsys.readouterr().out
+    assert "of configurations with one label" not in capsys.readouterr().out
 
 
 def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
-    """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the quickest."""
+    """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the fastest."""
     best, *others = found.candidates
     quicker = _with(others[0], iteration_s=best.iteration_s * 0.995)
     for rest, reason in (
-        ((others[-1], *others[:2]), "the quickest; the others"),
+        ((others[-1], *others[:2]), "the fastest; the others"),
         ((others[1], quicker), "the simplest"),
     ):
         print_search(replace(found, candidates=(best, *rest)), 4, 140)

@@ -47,7 +47,7 @@ def test_least_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.cluster.devices == found["goal"]["devices"]
     assert plan.cluster.name == found["goal"]["cluster"]
     text = said(capsys, *WORDS, "--objective", "cost")
-    assert "most samples for a dollar: 5 parts of the cluster" in text
+    assert "most samples per dollar: 5 parts of the cluster" in text
     assert "chosen" in text
 
 
@@ -72,7 +72,7 @@ def test_from_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *words, "--objective", "cost", "--samples", "1600", "-o", "plan.yaml")
     assert Plan.read("plan.yaml").cluster.devices == found["goal"]["devices"]
     assert found["goal"]["training_usd"] > 0
-    assert "most samples for a dollar" in said(capsys, *words, "--objective", "cost")
+    assert "most samples per dollar" in said(capsys, *words, "--objective", "cost")
     assert document(capsys, *words, "--tokens", "1e6", code=2)["error"]["place"] == "tokens"
 
 

@@ -12,6 +12,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import Kind
+from hocket.program.trace.chrome import save_trace
 from hocket.program.trace.trace import Event, Trace
 
 PROFILE = chain(4, forward_s=0.001, backward_s=0.002, device_type="cpu-core")
@@ -190,13 +191,13 @@ def test_a_ragged_batch_is_spelt_out(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_plan_edited_by_hand_is_predicted_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The prediction is of the plan as it stands, and what the file says is told where it differs."""
-    assert "the file says" not in said(capsys, "show", "plan.yaml")
+    """The prediction is of the plan as it stands, and what the file predicts is told where it differs."""
+    assert "the file predicts" not in said(capsys, "show", "plan.yaml")
     before = document(capsys, "show", "plan.yaml")
     assert before["predicted"] == before["predicted_when_planned"]
     plan = Plan.read("plan.yaml")
     replace(plan, stages=tuple(replace(stage, recompute=True) for stage in plan.stages)).save("plan.yaml")
-    assert "the file says" in said(capsys, "show", "plan.yaml")
+    assert "the file predicts" in said(capsys, "show", "plan.yaml")
     after = document(capsys, "show", "plan.yaml")
     assert after["predicted_when_planned"] == before["predicted"]
     assert after["predicted"]["iteration_s"] > before["predicted"]["iteration_s"]
@@ -231,8 +232,8 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
     events = [Event(0, "compute", f"step 0 u{k}", Kind.STEP, 0, k, k + 0.5, k + 1.0) for k in range(4)]
     loads = [Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, end_s) for end_s in (0.0, 0.25)]
     sends = [Event(0, "send", "send act #0", Kind.SEND, 0, 0, 0.0, 1.0)]
-    Trace.of([loads[0], *events[:2]]).save("predicted.json")
-    Trace.of([loads[1], *events, *sends]).save("measured.json")
+    save_trace(Trace.of([loads[0], *events[:2]]), "predicted.json")
+    save_trace(Trace.of([loads[1], *events, *sends]), "measured.json")
     text = said(capsys, "compare", "predicted.json", "measured.json")
     assert "2 instructions of the measurement lie beyond the simulated periods" in text
     assert "0 instructions only in the prediction, 1 only in the measurement" in text
@@ -248,9 +249,8 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
 def test_compare_takes_the_prediction_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run laid before a simulation is the other way round; two of a kind are anybody's business."""
     for name, source in (("run", "measured"), ("foreseen", "simulated")):
-        Trace.of([Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, 1.0)], meta={"source": source}).save(
-            f"{name}.json"
-        )
+        load = Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, 1.0)
+        save_trace(Trace.of([load], meta={"source": source}), f"{name}.json")
     error = document(capsys, "compare", "run.json", "foreseen.json", code=2)["error"]
     assert error["place"] == "run.json"
     assert "Swap the two files." in error.values()

@@ -33,12 +33,12 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "ways to divide 8 devices" in text
     assert "time: compute" in text
     assert "runner-up: p" in text
-    assert "config: p stages, t devices a group" in text
+    assert "config: p stages, t tensor-parallel size" in text
     assert Plan.read("plan.yaml").tensor == 2
     shown = said(capsys, "show", "plan.yaml")
     assert "groups of 2" in shown
-    assert "group k is devices 2 k and the 1 behind it; borders are sent in parts" in shown
-    assert "the file says" not in shown
+    assert "group k is device 2 k and the 1 after it; stage boundaries are sent in parts" in shown
+    assert "the file predicts" not in shown
     assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
     simulated = said(capsys, "simulate", "plan.yaml", "--report", "report.html")
     assert "sent inside of groups" in simulated

@@ -76,7 +76,7 @@ def test_a_folder_is_of_one_run_as_long_as_it_lives(
     ) as other:
         assert other.stdout is not None
         child = int(other.stdout.readline())
-        said = rf"^checkpoint in {folder}: found another run that writes there, pid {other.pid} on \S+; expected a folder of its own"
+        said = rf"^checkpoint in {folder}: found another run that writes there, pid {other.pid} on \S+; expected an unused folder"
         with pytest.raises(InputError, match=said), claimed(folder, alone()):
             raise AssertionError("let in")
         end(other)

@@ -61,7 +61,7 @@ def test_damaged_checkpoints_are_set_aside_and_outlive_the_ones_that_are_kept(tm
     damaged(folder, 5, 6, 7)
     step, notes = found(folder, True)
     assert step == 1
-    assert sum("is damaged: " in note and ".damaged behind its name" in note for note in notes) == 3
+    assert sum("is damaged: " in note and ".damaged at the end" in note for note in notes) == 3
     saved(folder, 2, 3, 4, 5, keep=3)
     assert names_in(folder) == [f"step-0000000{step}" for step in (3, 4, 5)]
     damaged(folder, 5)

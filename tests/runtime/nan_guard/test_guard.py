@@ -17,6 +17,7 @@ from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.nan_guard.guard import MOST_SKIPS, Finding, Guard, faults, judged_together
 from hocket.runtime.nan_guard.not_finite import not_finite, origin
 from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.strategy import members
 from hocket.util.compatibility import REFUSED, Feature
 from tests.runtime.helpers.plans import Case
@@ -104,7 +105,7 @@ def run(case: Case, captured: Captured, policy: str, steps: int = STEPS) -> tupl
     told: list[Any] = []
     guards = {d: Guard(policy, told.append) for d in program.devices}
     repeats = -(-steps * plan.microbatches // program.stride)
-    return run_inline(captured, plan.layout(captured), program, repeats, guards=guards), guards, told
+    return run_inline(Executable(captured, plan.layout(captured), program), repeats, guards=guards), guards, told
 
 
 def weights_of(result: Result) -> Iterator[Tensor]:
@@ -136,7 +137,7 @@ def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, pla
     program = plan.compile(captured)
     before = [tensor.clone() for tensor in weights_of(result)]
     repeats = max(1, -(-plan.microbatches // program.stride))
-    again = run_inline(captured, plan.layout(captured), program, repeats, BAD_STEP * BATCH, result.devices)
+    again = run_inline(Executable(captured, plan.layout(captured), program), repeats, BAD_STEP * BATCH, result.devices)
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(again), strict=True))
     said = origin(captured, [fact for one in inspectors for fact in one.facts.values()])
     assert said is not None
@@ -155,7 +156,10 @@ def test_a_step_that_is_skipped_is_as_if_it_were_not(case: Case) -> None:
     program = plan.compile(graph("backward"))
     repeats = -(-(STEPS - BAD_STEP - 1) * plan.microbatches // program.stride)
     rest = run_inline(
-        graph("backward"), plan.layout(graph("backward")), program, repeats, (BAD_STEP + 1) * BATCH, first.devices
+        Executable(graph("backward"), plan.layout(graph("backward")), program),
+        repeats,
+        (BAD_STEP + 1) * BATCH,
+        first.devices,
     )
     for device, weights in bad.weights.items():
         for name, tensor in weights.items():
@@ -186,7 +190,7 @@ def test_a_run_that_only_skips_ends() -> None:
     result, guards, _ = run(Case("flush", (1, 1)), capture(made, SIZE), "skip", MOST_SKIPS + 2)
     assert {guard.skipped for guard in guards.values()} == {MOST_SKIPS}
     assert {guard.found for guard in guards.values()} == {
-        Finding(MOST_SKIPS - 1, f"gradients are not finite for {MOST_SKIPS} steps, one behind the other")
+        Finding(MOST_SKIPS - 1, f"gradients are not finite for {MOST_SKIPS} steps in a row")
     }
     assert all(bool(tensor.isfinite().all()) for tensor in weights_of(result))
 
@@ -243,10 +247,10 @@ def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
     plan = case.plan(captured)
     program = plan.compile(captured)
     devices = run_inline(
-        captured, plan.layout(captured), program, 1, guards={d: Guard("stop") for d in program.devices}
+        Executable(captured, plan.layout(captured), program), 1, guards={d: Guard("stop") for d in program.devices}
     ).devices
     inspectors = [device.inspect() for device in devices.values()]
-    run_inline(captured, plan.layout(captured), program, 1, 0, devices)
+    run_inline(Executable(captured, plan.layout(captured), program), 1, 0, devices)
     facts = [fact for one in inspectors for fact in one.facts.values()]
     assert any("infinite" in fact.faults and "cube" not in fact.name for fact in facts)
     said = origin(captured, facts)

@@ -66,7 +66,7 @@ def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:
     ]
     found = [[text for text in _notes_of(division, plan, graph) if text.startswith("slices: ")] for plan in plans]
     assert [len(texts) for texts in found] == [0, 1]
-    assert found[1][0].startswith("slices: what stage 2 sends beside blocks.1.mlp.up goes whole")
+    assert found[1][0].startswith("slices: stage 2 sends messages with blocks.1.mlp.up whole")
 
 
 def test_the_whole_job_stays_as_it_was(split: TensorSplit) -> None:
@@ -97,6 +97,6 @@ def test_an_optimizer_that_looks_at_whole_weights_is_refused(split: TensorSplit)
     """A norm of a part is not the norm of the whole: found by trying."""
     job = replace(JOB, optimizer=lambda parameters: ByNorm(parameters, lr=0.1))
     with pytest.raises(
-        RefusedError, match=r"^Job\.optimizer: found ByNorm: tensor with an optimizer .* not the steps of"
+        RefusedError, match=r"^Job\.optimizer: found ByNorm: tensor with an optimizer .* differs from its step"
     ):
         Division(job, split, 0)

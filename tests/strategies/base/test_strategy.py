@@ -70,14 +70,14 @@ def test_any_batch_where_the_period_is_one_microbatch() -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "microbatches", "why"),
     [
-        ("pipedream", pipeline((2, 1), shard="full"), 4, "weights of several versions are in use"),
-        ("two_bw", pipeline((2, 2), shard="full"), 8, "weights of several versions are in use"),
+        ("pipedream", pipeline((2, 1), shard="full"), 4, "several weight versions are in use"),
+        ("two_bw", pipeline((2, 2), shard="full"), 8, "several weight versions are in use"),
         ("flush", pipeline((2, 1), shard="full"), 5, "not divisible into whole rounds of the 2 replicas"),
         (
             "gpipe",
             pipeline((1, 2), tied=((0, 1),), shard="full"),
             4,
-            "what several stages share would have to stay whole",
+            "weights that several stages share would have to stay whole",
         ),
         ("fully_sharded", pipeline((2, 2)), 4, "stage 1 is on other devices than stage 0"),
     ],

@@ -65,8 +65,8 @@ def check_measurable(plan: Plan) -> None:
         devices = len({device for stage in plan.stages for device in stage.devices})
         found = f"{plan.strategy} on {devices} devices, tensor: {plan.tensor}"
         hint = (
-            "Make one with `hocket plan --strategy data_parallel`; where that takes one device, write the others into the plan's "
-            "`devices`."
+            "Make one with `hocket plan --strategy data_parallel`; if it uses one device, add the others to the "
+            "plan's `devices`."
         )
         raise InputError("plan", found, "data_parallel on several devices", hint)
 
@@ -78,7 +78,7 @@ def check_good(found: OverlapMeasurement) -> None:
         InputError: its mean error is above MOST_ERROR.
     """
     if not found.error <= MOST_ERROR:
-        hint = "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, give a better fit."
+        hint = "Keep the machines otherwise idle; a job with a longer backward, or more draws and steps, give a better fit."
         raise InputError(
             "measurements", f"a model error of {found.error:.0%} for backward passes", f"at most {MOST_ERROR:.0%}", hint
         )
@@ -95,7 +95,7 @@ def cluster_of(plan: Plan, path: Path) -> Cluster:
     there = Cluster.read(path)
     if _bare(there) != _bare(plan.cluster):
         hint = (
-            "Name another file with -o; or plan again with this one, and measure with that plan. Nothing was changed."
+            "Choose another file with -o; or plan again with this one, and measure with that plan. Nothing was changed."
         )
         raise InputError(str(path), "another cluster than the plan's", "the plan's, or a new file", hint)
     return there

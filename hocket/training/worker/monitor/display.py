@@ -191,10 +191,10 @@ class TrainingBar:
 def spoken(summary: RunSummary, width: int | None = None) -> str:
     """Write a summary as one sentence, broken between phrases if wider than `width`."""
     if not summary.losses and summary.iteration_s is None:
-        return f"{show_count(summary.steps, 'step')} trained before, none now"
+        return f"{show_count(summary.steps, 'step')} trained before; none in this run"
     parts = [f"{show_count(summary.steps, 'step')} trained"]
     if summary.skipped:
-        parts.append(f"{show_count(summary.skipped, 'update')} left out, of gradients that were not finite")
+        parts.append(f"{show_count(summary.skipped, 'update')} skipped, because gradients were not finite")
     if summary.iteration_s is None:  # all steps were in the pipeline's warm-up or cool-down
         parts.append("too few to measure an iteration")
     else:

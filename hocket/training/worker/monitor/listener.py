@@ -58,7 +58,7 @@ class RunSummary:
         """Note on long waits for cores; empty without long waits."""
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
-        return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that other threads had"
+        return f"for up to {self.queued_share:.0%} of an iteration, a worker waited for a core that other threads used"
 
     def line(self) -> dict[str, Any]:
         """Return the summary as the last line of JSON output."""

@@ -230,7 +230,7 @@ def test_spoken(iteration_s: float | None) -> None:
     assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
     assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
     assert spoken(RunSummary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
-    waited = "up to 31% of an iteration a worker waited for a core that other threads had"
+    waited = "for up to 31% of an iteration, a worker waited for a core that other threads used"
     assert (waited in spoken(RunSummary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
     assert "waited" not in spoken(replace(memory, queued_share=0.1))
 
@@ -308,7 +308,7 @@ def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
     """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
     bar, text = bar_at(80)
     bar.finished(RunSummary(10, (), None, checkpoint="saved/step-00000010"))
-    assert "10 steps trained before, none now" in text.getvalue()
+    assert "10 steps trained before; none in this run" in text.getvalue()
     assert "saved in" not in text.getvalue()
 
 
