@@ -101,8 +101,8 @@ def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
         "5 all-reduces, 9 gathers, 4 reduce-scatters backward a microbatch"
     ]
     assert [text for text in listener.notes if "words" in text] == [
-        "tok is divided by its 256 words",
-        "head is divided by its 256 words",
+        "tok is divided along its vocabulary of 256",
+        "head is divided along its vocabulary of 256",
     ]
 
 
@@ -158,7 +158,7 @@ def test_models_of_hugging_face(kind: str, tmp_path: Path) -> None:
     listener = Recorder()
     train(path, replace(groups(path, 2, 2, 1), sequence_parallel=True), steps=3, listener=listener)
     assert listener.losses == pytest.approx(reference(path, groups(path, 1, 1, 1), 3), rel=1e-8)
-    assert {text for text in listener.notes if "words" in text} == {f"{end} is divided by its 33 words" for end in ends}
+    assert {text for text in listener.notes if "vocabulary" in text} == {f"{end} is divided along its vocabulary of 33" for end in ends}
     assert not [text for text in listener.notes if "whole" in text]
 
 

@@ -25,21 +25,21 @@ def profile(
         str | None,
         typer.Option(
             "--device-type",
-            help="Measure nothing: work the profile out for this type of the catalogue, or for the type of a cluster file. "
+            help="Estimate the profile for a device type of the catalog or of a cluster file, without measuring. "
             "The model may be larger than this machine's memory.",
             show_default=False,
         ),
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="With --device-type: what `hocket calibrate` has learned of it.", show_default=False),
+        typer.Option(help="With --device-type: its calibration, from `hocket calibrate`.", show_default=False),
     ] = None,
     neighbours: Annotated[
         int | None,
         typer.Option(
             "--busy-workers",
             min=0,
-            help="Processes that keep other cores busy while layers are timed; on a CPU the usable cores but one.",
+            help="Processes that keep other cores busy during measurements; default on a CPU: the usable cores minus one.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +58,9 @@ def profile(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Measure seconds and bytes of each layer of a job; with --device-type, estimate them instead.
+    """Measure seconds and bytes of each layer of a job.
+
+    With --device-type they are estimated instead.
 
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
 
@@ -79,7 +81,7 @@ def profile(
         if compile:
             raise InputError("--compile", "--device-type, which estimates without measuring", "a job that is measured")
         if device is not None:
-            step = "Leave one out: --device measures here, --device-type works out for a type that need not be here."
+            step = "Leave one out: --device measures on this machine, --device-type estimates for any device type."
             raise InputError(
                 "--device", device, "no --device together with --device-type, which measures nothing", step
             )
@@ -118,7 +120,7 @@ def profile(
 
 def calibrate(
     job: Annotated[Path, typer.Argument(help="The job file of the profile.")],
-    profile: Annotated[Path, typer.Argument(help="A measured profile of it, from `hocket profile`.")],
+    profile: Annotated[Path, typer.Argument(help="Its measured profile, from `hocket profile`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the calibration.")] = Path(
         "calibration.yaml"
     ),
@@ -132,9 +134,10 @@ def calibrate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Calibrate the analytic model of a device type with one measured profile, by kind of operator.
+    """Calibrate the analytic model of a device type with one measured profile.
 
-    Estimated profiles of other models on that device type then come closer to measured ones:
+    The calibration has factors by kind of operator. Estimated profiles of other models on that device type then come
+    closer to measured ones:
 
     hocket calibrate job.py profile.json -o calibration.yaml
 
@@ -171,8 +174,13 @@ def calibrate(
     from hocket.cli.output.table import print_table
 
     rows = [[kind, f"{found.forward[kind]:.3g}", f"{found.backward[kind]:.3g}"] for kind in found.forward]
-    print_table(f"{found.device_type}: measured by worked out", ["kind", "forward", "backward"], rows, right=(1, 2))
-    say(f"  learned from {found.source}")
+    print_table(
+        f"{found.device_type}: measured time divided by estimated time",
+        ["kind", "forward", "backward"],
+        rows,
+        right=(1, 2),
+    )
+    say(f"  from {found.source}")
     print(f"wrote {output}")
 
 

@@ -19,7 +19,7 @@ def compare(
     measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
     json: Json = False,
 ) -> None:
-    """Lay what was predicted beside what happened, instruction by instruction."""
+    """Compare a predicted trace with a measured trace, instruction by instruction."""
     from hocket.cli.output.table import in_bytes, in_seconds, print_table
     from hocket.cli.output.tables import print_json
     from hocket.errors import InputError
@@ -33,7 +33,7 @@ def compare(
     if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
         raise InputError(
             str(predicted),
-            "a measured trace in the first place",
+            "a measured trace as the first file",
             "the predicted trace first, then the measured one",
             "Swap the two files.",
         )
@@ -71,7 +71,8 @@ def compare(
             print(f"  {show_count(later, 'instruction')} of the {one} lie beyond the {other} periods")
     if found.only_predicted or found.only_measured:
         print(
-            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
+            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only "
+            "in the measurement"
         )
     excerpt = believed.meta.get("excerpt")
     if isinstance(excerpt, str):

@@ -22,11 +22,11 @@ def show(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
     width: Annotated[
-        int | None, typer.Option(min=40, help="Columns of the staircase; those of the terminal by default.")
+        int | None, typer.Option(min=40, help="Width of the staircase in characters; by default the terminal's.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a plan: its stages, and the staircase of what each device does when."""
+    """Show a plan: its stages, and the instructions of each device over time."""
     from hocket.cli.output.table import line_width
     from hocket.cli.output.tables import print_json, print_plan, print_shortened, updates_json
     from hocket.planning.load import open_plan
@@ -57,8 +57,8 @@ def show(
     grouped = opened.plan.tensor > 1
     print(printable(draw(compiled, width=width or line_width(), what="group" if grouped else "device"), lines=True))
     print(
-        "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
-        "`simulate` is idle by busy seconds of an iteration"
+        "idle counts slots from the first to the last: a backward has two, a transfer none; the bubble of `hocket "
+        "plan` and `simulate` is idle time divided by busy time of an iteration"
     )
 
 
@@ -69,7 +69,11 @@ def check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
+    """Prove before launch that a plan's program is correct and fits into memory.
+
+    The proof covers inputs of instructions, weight versions, updates, matching sends and receives, deadlock and memory.
+    The exit code is 1 if there are problems.
+    """
     from hocket.cli.output.tables import print_json, print_shortened
     from hocket.planning.load import open_plan, problems_of
     from hocket.program.text.printer import parse_program
@@ -113,7 +117,9 @@ def simulate(
     launch_ms: collocating.LaunchMs = None,
     slowdown_limit: collocating.Limit = None,
 ) -> None:
-    """Predict a plan that `hocket check` accepts: iteration time, bubble, memory, traffic; and what a background job gets of its devices.
+    """Predict a plan: iteration time, bubble, memory, traffic.
+
+    `hocket check` must accept the plan. With --background, a background job shares the plan's devices.
 
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
     Example: hocket simulate plan.yaml --background profile.json --background-batch 4
@@ -137,7 +143,7 @@ def simulate(
     validate(opened)
     rules = (background_batch, idle_only, priority, outstanding, launch_ms, slowdown_limit)
     if background is None and rules != (None, False, True, 1, None, None):
-        raise InputError("--background", "nothing", "the file of a background job")
+        raise InputError("--background", "nothing", "the file of a background job, for the other options")
     both = None if background is None else collocating.collocated(opened, background, *rules)
     real = _run_of(measured, report, opened.program.name) if measured else None
     found, summary = opened.simulate()
@@ -185,7 +191,7 @@ def simulate(
     if depths is not None:
         table, block = depths
         rows = [list(row[:-1]) for row in table.rows]
-        print_table("how deep a model each strategy can train here", table.columns[:-1], rows, table.right)
+        print_table("the deepest model that each strategy can train here", table.columns[:-1], rows, table.right)
         say(f"  {block}")
     for path in (trace, report):
         if path:
@@ -261,8 +267,8 @@ def _deepest(opened: "LoadedPlan") -> "tuple[MaxDepth, ...]":
     from hocket.planning.swapping.max_depth import largest
 
     if opened.plan.tensor > 1:
-        raise RefusedError("--max-depth", "a tensor-parallel plan", "a plan of whole devices")
-    with Progress("looking how deep", True) as progress:
+        raise RefusedError("--max-depth", "a tensor-parallel plan", "a plan without tensor parallelism")
+    with Progress("searching depth", True) as progress:
         return largest(opened.profile, opened.plan.cluster, opened.plan.batch_size, progress=progress)
 
 

@@ -99,8 +99,8 @@ def check_own(output: Path) -> None:
         sorted(p.name for p in output.iterdir() if p.name not in own and p.suffix != ".part") if output.is_dir() else []
     )
     if other:
-        expected = "a new or empty folder, or that of an earlier demo"
-        raise InputError(str(output), f"a folder with other files, such as {other[0]}", expected, "Name one with -o.")
+        expected = "a new or empty folder, or the folder of an earlier demo"
+        raise InputError(str(output), f"a folder with other files, such as {other[0]}", expected, "Choose one with -o.")
 
 
 def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
@@ -290,7 +290,8 @@ def _print_rows(outcomes: list[DemoOutcome]) -> None:
     drop = (12, 10, 11, 13, 1, 3, 6)
     left_out = print_table(title, columns, rows, right=range(2, len(columns)), drop=drop)
     print(
-        "  paced: the prediction at the pace that the machine had during the run; error = pace + waits for cores + model"
+        "  paced: the prediction at the pace that the machine had during the run; error = pace + waits for cores + "
+        "model"
     )
     if left_out:
         print(f"  a wider terminal shows {', '.join(left_out)} as well")
@@ -304,7 +305,7 @@ def _print_errors(rows: Sequence[DemoRow]) -> None:
     ):
         print(
             f"  {what}: mean absolute error {sum(errors) / len(errors):.1%}, at most {max(errors):.1%}; "
-            f"the fastest so predicted is {slower:.1%} slower than the fastest"
+            f"the strategy predicted fastest is {slower:.1%} slower than the fastest"
         )
 
 

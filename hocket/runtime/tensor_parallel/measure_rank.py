@@ -60,7 +60,7 @@ def measure_member(
     place = torch.device(options.get("device", "cpu"))
     counted = [_counted(division, found[0].for_size(size), place) for size in profile.microbatch_sizes]
     layers = tuple(_counting(layer, [of[k] for of in counted]) for k, layer in enumerate(profile.layers))
-    note = f"of one of {width} tensor-parallel devices, without what they take to reduce among each other"
+    note = f"of one of {width} tensor-parallel ranks, without the time of collectives between them"
     own = divided_tensors(found[0])
     tensors = tuple(replace(tensor, own=tensor.name in own) for tensor in profile.tensors)
     profile = replace(profile, layers=layers, tensors=tensors, tensor=width, notes=(*profile.notes, note))

@@ -44,12 +44,12 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
     except HocketError as error:  # a missing or wrong profile does not prevent training
         if not isinstance(error, InputError) or error.place.rpartition(": ")[2] != "tensor":
             return then
-        listener.note("nothing is predicted: the plan's groups are of another width than the devices of its profile")
+        listener.note("no prediction: the plan's tensor-parallel size differs from its profile's")
         return None
     if then is None or isclose(now.iteration_s, then.iteration_s, rel_tol=_SAME):
         return then or now
     listener.note(
-        f"the plan was changed since it was predicted: {show_seconds(now.iteration_s)} an iteration as it stands, "
+        f"the plan was changed after its prediction: {show_seconds(now.iteration_s)} an iteration now, "
         f"not {show_seconds(then.iteration_s)}"
     )
     return now
@@ -107,6 +107,6 @@ def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
     expected = given_rate(link.bandwidth_bytes_per_s)
     had = given_rate(took.size_bytes / took.seconds) if took.seconds > 0 else "more"
     return (
-        f"the plan is predicted with a link to the host of {expected} (host_link of its cluster), but swaps had {had} here: "
-        f"measured and predicted are not of one machine. --host-link {expected} lets them wait as that link would"
+        f"the plan is predicted for a host link of {expected} (host_link of its cluster), but swaps had {had} here, so "
+        f"measurement and prediction are not of the same machine. --host-link {expected} simulates that link"
     )

@@ -149,7 +149,10 @@ def _check_model(job: Job, plan: Plan) -> None:
     if plan.model_digest and plan.model_digest != job.model_digest:
         raise InputError(
             "model",
-            f"parameters ({job.model_digest[:12]}...) that differ in name, shape or type from the plan's model {plan.model!r}",
+            (
+                f"parameters ({job.model_digest[:12]}...) that differ in name, shape or type from the plan's model "
+                f"{plan.model!r}"
+            ),
             f"the model that was profiled ({plan.model_digest[:12]}...)",
             "Profile the job and plan again, or change the model back.",
         )
@@ -173,7 +176,7 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
         return torch.device("cpu")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if local_rank >= there:
-        hint = "Use --device cpu to run it on this machine's cores, or plan for the devices that are there."
+        hint = "Use --device cpu to run it on this machine's cores, or plan for the available devices."
         raise InputError(f"device {number}", f"{there} CUDA devices", f"at least {local_rank + 1}, for {kind}", hint)
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

@@ -141,7 +141,7 @@ def _train(
         cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
         coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))
         if coldest_s > 0:
-            text = f"to make code of compiled stages took up to {show_seconds(coldest_s)} a worker"
+            text = f"compiling stages took up to {show_seconds(coldest_s)} per worker"
             speak({"event": "note", "text": text})
     collectives = asdict(division.members.done) if division else {}
     report(
@@ -206,22 +206,22 @@ def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[st
     )
     for kind in split.blocks:
         for name, reason in kind.undivided.items():
-            yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
+            yield f"{kind.paths[0]}: {name} is replicated on every rank: {reason}"
         if plan.sequence_parallel and kind.sliced is None:
             yield f"{kind.paths[0]} works on whole sequences: {kind.unsliced}"
     for end in (split.embedding, split.output):
         if end is not None:
-            yield f"{end.path} is divided by its {end.cut.words} words"
+            yield f"{end.path} is divided along its vocabulary of {end.cut.words}"
     for path, reason in split.undivided.items():
-        yield f"{path} is whole on every member: {reason}"
+        yield f"{path} is replicated on every rank: {reason}"
     if plan.slices:
         stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
         own = divided_tensors(captured)
         for tensor in captured.tensors:
             if tensor.name in own and {stage_of[layer] for layer in tensor.targets} != {stage_of[tensor.source]}:
                 yield (
-                    f"slices: what stage {stage_of[tensor.source]} sends beside {tensor.name} goes whole: "
-                    "a border inside of a divided block, where each member has its own part"
+                    f"slices: stage {stage_of[tensor.source]} sends messages with {tensor.name} whole: "
+                    "the stage boundary is inside a divided block, where each rank has its own part"
                 )
 
 
@@ -270,7 +270,7 @@ def _notes(
     if end != options.steps:
         filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
         yield (
-            f"{end} steps instead of {options.steps}: {program.name} ends behind whole periods, of "
+            f"{end} steps instead of {options.steps}: {program.name} ends after whole periods, of "
             f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
         )
     if not updates.same:
@@ -279,5 +279,5 @@ def _notes(
     if len(runs) > 1 and not program.rule.synchronous:
         yield (
             f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "
-            f"the {program.rule.kind} rule begins anew after each"
+            f"the {program.rule.kind} rule starts again after each"
         )
