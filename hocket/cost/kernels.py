@@ -3,8 +3,8 @@
 Rules of this file:
 
 - A product is cut into tiles, which the device's units process in waves. The last wave is rarely full.
-- A short inner dimension does not make up for the begin and the end of a tile.
-- If there are fewer tiles than units, the inner dimension is cut as well, and each part has a begin and an end
+- A short inner dimension does not make up for the start and the end of a tile.
+- If there are fewer tiles than units, the inner dimension is cut as well, and each part has a start and an end
   (split-K). An example is the gradient of a convolution's weights: a small result of a very long sum.
 - A depthwise convolution, or one with few channels in a group, uses no tiles.
 - A product never costs less than moving its operands, and no operator costs less than its launch.

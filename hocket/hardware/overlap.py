@@ -49,7 +49,7 @@ class Rate:
 
 
 class OverlapStage(NamedTuple):
-    """Seconds between the begins of two all-reduces, in three parts.
+    """Seconds between the starts of two all-reduces, in three parts.
 
     Attributes:
         both_s: computation and communication.
@@ -235,7 +235,7 @@ class OverlapModel:
         return tuple(stages)
 
     def backward_s(self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]) -> float:
-        """Seconds from the begin of the backward to the end of the last all-reduce.
+        """Seconds from the start of the backward to the end of the last all-reduce.
 
         Source: equation 7.
         """

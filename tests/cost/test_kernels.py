@@ -51,13 +51,13 @@ def test_long_inner_dimensions_are_used_better() -> None:
 def test_the_inner_dimension_is_cut_where_tiles_are_few() -> None:
     """A long sum of few results uses all units by cutting the inner dimension.
 
-    It is as efficient as a sum of many results, except for the begins and ends of its parts.
+    It is as efficient as a sum of many results, except for the starts and ends of its parts.
     """
     kernels = Kernels(units=64, tiles=((128, 128),), inner=128.0)
     whole, cut = share(Product(128 * 8, 2**20, 128 * 8), kernels), share(Product(128, 2**20, 128), kernels)
     assert cut == pytest.approx(whole, rel=0.01)
     assert cut < whole
-    # A short one is not cut: parts would be all begin and end.
+    # A short one is not cut: parts would be all start and end.
     short = share(Product(128, 128, 128), kernels)
     assert short < whole / 16
 

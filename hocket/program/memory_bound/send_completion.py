@@ -29,7 +29,7 @@ class Spot(NamedTuple):
 class End(NamedTuple):
     """Earliest time at which a send is surely complete.
 
-    The time is the begin of a compute instruction, given by its number from the start of the run. It holds if the run
+    The time is the start of a compute instruction, given by its number from the start of the run. It holds if the run
     has at least `periods` periods.
     """
 

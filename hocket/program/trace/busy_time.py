@@ -54,7 +54,7 @@ def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np
 
 
 def iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of the iterations in the later half of a run.
+    """Start and end of the iterations in the later half of a run.
 
     The whole run is one iteration if no segment has two ends of updates.
     """
@@ -63,7 +63,7 @@ def iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def all_iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of every iteration, from the end of one update to the next.
+    """Start and end of every iteration, from the end of one update to the next.
 
     The first iteration of each segment is left out.
     """
@@ -75,7 +75,7 @@ def all_iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def met(trace: Trace) -> np.ndarray:
-    """Begin of each event; for a collective, the time when its last rank arrives."""
+    """Start of each event; for a collective, the time when its last rank arrives."""
     start_s = trace.start_s.copy()
     groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for event in np.flatnonzero(np.isin(trace.kind, _MEETINGS)).tolist():
@@ -86,7 +86,7 @@ def met(trace: Trace) -> np.ndarray:
 
 
 def joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begins and ends of the union of time spans.
+    """Starts and ends of the union of time spans.
 
     The union is given as the fewest spans that do not overlap.
     """

@@ -54,7 +54,7 @@ def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float], moved_s: np.n
 
     Arguments:
         moments_s: moments, ascending.
-        segments_s: begins of the segments, ascending.
+        segments_s: starts of the segments, ascending.
         moved_s: moments to measure instead. The segments follow from `moments_s`.
     """
     segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")

@@ -52,7 +52,7 @@ class Usage:
     """Use of the devices in one iteration of a run.
 
     Attributes:
-        start_s, period_s: begin of the iteration in the trace, and its length.
+        start_s, period_s: start of the iteration in the trace, and its length.
         held_bytes: by device, the maximum bytes in each column; shape (columns,). Only devices with recorded memory. If
             memory was recorded only in an earlier iteration, the bytes are from that one.
         computes: by device, the share of it that computes, 0 to 1, as the mean of each column; shape (columns,).
@@ -99,7 +99,7 @@ def usage(
     Arguments:
         known: facts about the inside of forwards and backwards; empty for a measured trace.
         columns: number of columns.
-        span: begin and end. By default, the iteration of the later half with the length closest to the median (the last
+        span: start and end. By default, the iteration of the later half with the length closest to the median (the last
             of these); the whole trace if it has no two updates.
     """
     start_s, end_s = span or _usual(iterations(trace))
@@ -155,7 +155,7 @@ def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> n
     return high
 
 
-_Run = tuple[float, float, InstructionUsage]  # an event's begin, end, and usage inside
+_Run = tuple[float, float, InstructionUsage]  # an event's start, end, and usage inside
 
 
 def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:

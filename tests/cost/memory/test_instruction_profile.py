@@ -1,4 +1,4 @@
-"""Memory inside forwards and backwards, between their begin and end."""
+"""Memory inside forwards and backwards, between their start and end."""
 
 from dataclasses import replace
 

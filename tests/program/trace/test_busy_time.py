@@ -41,7 +41,7 @@ def test_what_happens_at_once_counts_once_and_waiting_not() -> None:
 
 
 def test_a_single_iteration_is_the_whole_trace() -> None:
-    """A single iteration is the whole trace: no earlier update marks its begin."""
+    """A single iteration is the whole trace: no earlier update marks its start."""
     assert active_s(Trace.of(iteration(0, 5.0))) == pytest.approx({0: 8.0, 1: 3.0})
 
 

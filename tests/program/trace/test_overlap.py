@@ -33,7 +33,7 @@ def update(number: int, begin_s: float, slow: float = 1.0) -> list[Event]:
 def test_a_sum_is_hidden_where_the_device_computes() -> None:
     """A sum is hidden while its device computes, also by other computation.
 
-    Seconds count from the last backward's begin. A norm's sum is not a gradient sum.
+    Seconds count from the last backward's start. A norm's sum is not a gradient sum.
     """
     found = summed_backward(Trace.of(update(0, 100.0)), (2,), 0, 0)
     assert found is not None
