@@ -107,7 +107,7 @@ def allocate(
 class _Search:
     """Dynamic program over[i][end][z].
 
-    The first `end` layers are in i buckets, whose all-reduces have ended when z chunks are computed. The value is
+    The first `end` layers are in i buckets, with all-reduces that have ended when z chunks are computed. The value is
     the least time beyond the computation of all chunks alone. An all-reduce that ends before the computation does
     costs the slowdown of the computation beside it, whenever it began: waiting is free. So it begins as late as
     possible, as many chunks before z as it lasts. Only all-reduces that outlast the computation need a search over
