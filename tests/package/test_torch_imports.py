@@ -20,7 +20,7 @@ TORCH = (
             "analytic/fake_tensors",
             "analytic/sketch",
             "capture/capture",
-            "capture/captured_layer",
+            "capture/captured",
             "capture/compiled",
             "capture/record_forward",
             "capture/recorded_graph",

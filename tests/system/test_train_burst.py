@@ -8,7 +8,7 @@ import pytest
 from hocket.planning.burst.amplification import amplification_of, work_done, work_of
 from hocket.planning.plan import Plan
 from hocket.profiling.analytic.synthetic import chain
-from hocket.program.trace.trace import Trace
+from hocket.program.trace.chrome import read_trace
 from hocket.training.train import train
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
@@ -30,7 +30,7 @@ def test_devices_run_the_layers_and_samples_of_the_plan(tmp_path: Path) -> None:
     train(job, tmp_path / "plan.yaml", steps=STEPS, trace=str(file), listener=listener)
     assert listener.losses == pytest.approx(reference(job, chosen, STEPS), rel=1e-12)
 
-    found = Trace.read(file)
+    found = read_trace(file)
     samples = {0: dict(zip((0, 1, 2), (3, 3, 2), strict=True)), 1: {0: 8}, 2: {0: 4, 2: 4}}
     stage_of = [0, 0, 1, 1, 2, 2, 2]
     expected = {

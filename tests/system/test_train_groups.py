@@ -15,7 +15,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
-from hocket.program.trace.trace import Trace
+from hocket.program.trace.chrome import read_trace
 from hocket.training.train import train
 from hocket.training.verify.verify import verify
 from tests.limits import HUNG_S
@@ -27,8 +27,8 @@ JOB = """
 import torch
 from hocket import models
 
-job = models.job(
-    "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
+job = models.small_job(
+    "gpt", dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 )
 """
@@ -74,7 +74,7 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
         losses += listener.losses
     assert losses == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 8), rel=1e-8)
     # One track a worker: members of a group do the same, each sends to its counterpart.
-    trace = Trace.read(tmp_path / "trace.json")
+    trace = read_trace(tmp_path / "trace.json")
     assert trace.meta["tensor"] == 2
     names = [[(e.lane, e.name) for e in trace.events if e.device == device] for device in range(4)]
     assert names[0]

@@ -25,8 +25,8 @@ def grouped(named):
     rest = [p for name, p in named if not ("ln" in name or name.endswith("bias"))]
     return torch.optim.AdamW([{"params": rest, "weight_decay": 0.5}, {"params": free, "lr": 2e-3}], lr=1e-3)
 
-job = models.job(
-    "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
+job = models.small_job(
+    "gpt", dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
     optimizer=grouped,
 )
 job = replace(job, lr_schedule={"name": "linear", "steps": 20, "warmup_steps": 4})

@@ -14,6 +14,7 @@ from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.progress.segments import SegmentCounts
+from hocket.runtime.stage.executable import Executable
 from hocket.training.worker.monitor.listener import RunSummary
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.
@@ -88,7 +89,7 @@ def reference(job: Path, chosen: Plan, steps: int) -> list[float]:
     captured = capture(load_job(job), chosen.microbatch_size)
     program = chosen.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, chosen.microbatches)
-    result = run_inline(captured, chosen.layout(captured), program, pace.periods_for(steps))
+    result = run_inline(Executable(captured, chosen.layout(captured), program), pace.periods_for(steps))
     losses: dict[int, float] = {}
     for microbatch, loss, samples in result.losses:
         step = microbatch // chosen.microbatches

@@ -9,6 +9,7 @@ import typer
 
 from hocket.cli.output.options import Json
 from hocket.printable import say
+from hocket.program.trace.chrome import read_trace
 
 if TYPE_CHECKING:
     from hocket.program.trace.error_parts import Parts
@@ -25,11 +26,10 @@ def compare(
     from hocket.errors import InputError
     from hocket.program.trace.compare import ComparedFigure
     from hocket.program.trace.compare import compare as compare_traces
-    from hocket.program.trace.trace import Trace
     from hocket.util.schema import as_data
     from hocket.util.units import show_count
 
-    believed, real = Trace.read(predicted), Trace.read(measured)
+    believed, real = read_trace(predicted), read_trace(measured)
     if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
         raise InputError(
             str(predicted),

@@ -9,6 +9,7 @@ import typer
 from hocket.cli.output.options import REPORT_FILE, TRACE_FILE, Json
 from hocket.cli.plan import background as collocating
 from hocket.printable import printable, say
+from hocket.program.trace.chrome import read_trace, save_trace
 
 if TYPE_CHECKING:
     from hocket.planning.load import LoadedPlan
@@ -148,7 +149,7 @@ def simulate(
     real = _run_of(measured, report, opened.program.name) if measured else None
     found, summary = opened.simulate()
     if trace:
-        (found if both is None else both.trace).save(trace)
+        save_trace(found if both is None else both.trace, trace)
     people = report is not None or not json
     lent = _lent(opened, real) if people else ""
     told = collocating.told(opened, both) if both is not None and people else None
@@ -205,11 +206,10 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
         InputError: no report is written, or the trace is of another program.
     """
     from hocket.errors import InputError
-    from hocket.program.trace.trace import Trace
 
     if report is None:
         raise InputError("--measured", "without --report", "both", "Add --report: the report shows the measured run.")
-    found = Trace.read(path)
+    found = read_trace(path)
     for key, expected in (("source", "measured"), ("program", program)):
         told = found.meta.get(key)
         if told != expected:

@@ -21,12 +21,12 @@ from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.chrome import read_trace, save_trace
 from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
-from hocket.program.trace.trace import Trace
 from hocket.reporting import DemoRow, PlanResults, demo_html, slower_by
 from hocket.strategies.base.strategy import members
 from hocket.training.calibrate.local_links import measure_local
-from hocket.training.calibrate.train_in_turns import STEPS, Turned, train_in_turns
+from hocket.training.calibrate.train_in_turns import STEPS, Turned, Turns, train_in_turns
 from hocket.training.launch.local import MAX_LOCAL_WORKERS
 from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.files import check_folder_to_write, write_atomic
@@ -122,6 +122,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     if steps < 1:
         raise InputError("--steps", str(steps), ">= 1")
     from hocket.profiling.measure.measure import measure
+    from hocket.profiling.measure.request import MeasureRequest
 
     say = _quiet if json else _loud
     if text is not None:
@@ -138,7 +139,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
     job = load_job(JOB)
     busy = min(usual_neighbours(), workers - 1)
-    profile = measure(job, MICROBATCH_SIZES, budget_s=PROFILE_BUDGET_S, neighbours=busy)
+    profile = measure(job, MICROBATCH_SIZES, MeasureRequest(budget_s=PROFILE_BUDGET_S, neighbours=busy))
     profile.save(output / "profile.json")
     weights = sum(layer.weights_bytes for layer in profile.layers)
     say(f"   {len(profile.layers)} layers, {show_bytes(weights)} of weights")
@@ -162,7 +163,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         if problems:
             raise InputError(f"{name}.yaml", problems[0].message, "a legal program")
         say(f"   {opened.program.name}: {len(opened.program)} instructions, legal")
-        predict(candidate.plan, profile)[0].save(output / f"{name}.predicted.json")
+        save_trace(predict(candidate.plan, profile)[0], output / f"{name}.predicted.json")
 
     say(f"5  train: {steps} steps under each strategy, in turns of {min(steps, STEPS)}, {workers} worker processes")
     outcomes = _trained(best, profile, output, steps, say)
@@ -180,7 +181,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     page = demo_html(
         rows,
         {outcome.candidate.strategy: list(outcome.summary.losses) for outcome in outcomes},
-        PlanResults(winner.plan, predicted, figures, Trace.read(output / f"{winner.strategy}.measured.json")),
+        PlanResults(winner.plan, predicted, figures, read_trace(output / f"{winner.strategy}.measured.json")),
     )
     write_atomic(output / "report.html", page)
     wall_s = time.perf_counter() - began
@@ -217,13 +218,14 @@ def _trained(
         if number == len(plans) - 1:
             say(f"   {done} steps under each")
 
-    found = train_in_turns(JOB, plans, steps=steps, profile=profile, traces=traces, on_turn=on_turn, pin=True)
+    turns = Turns(profile=profile, traces=traces)
+    found = train_in_turns(JOB, plans, steps=steps, turns=turns, on_turn=on_turn, pin=True)
     return [
         DemoOutcome(
             candidate,
             turned,
             paced_iteration_s(candidate.plan, profile, turned.slower),
-            waits_share(Trace.read(trace)),
+            waits_share(read_trace(trace)),
         )
         for candidate, turned, trace in zip(best.values(), found, traces, strict=True)
     ]

@@ -5,16 +5,12 @@ names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capt
 `hocket.profiling.capture.stage` executes.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from math import inf
+from dataclasses import replace
 
-import torch
 from torch import nn
 
 from hocket.errors import CaptureError, InputError
-from hocket.profiling.capture.captured_layer import CapturedLayer, CapturedTensor
+from hocket.profiling.capture.captured import Captured, CapturedLayer, CapturedTensor, Choices
 from hocket.profiling.capture.record_forward import all_modules, record
 from hocket.profiling.capture.recorded_graph import RecordedGraph
 from hocket.profiling.capture.segmentation import LayerDraft, LiveGraph, choose, group, pieces
@@ -25,119 +21,12 @@ from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import check_optimizer_and_rates
 from hocket.profiling.job.precision import computed
-from hocket.profiling.job.subtasks import ParameterRows, decomposed, parts_of
+from hocket.profiling.job.subtasks import decomposed
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
 # Layers are chosen at this size for every requested size: batch normalisation refuses single values, and so size 1.
 _BASE_SIZE = 2
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Choices made at the first microbatch size and kept for all sizes.
-
-    Attributes:
-        max_layers: largest number of layers.
-        opaque: paths of modules that are kept whole.
-        as_tracing: `torch.jit.is_tracing()` returns True while recording.
-        joined: number of finest layers in each layer.
-        notes: texts for the profile.
-    """
-
-    max_layers: int
-    opaque: frozenset[str] = frozenset()
-    as_tracing: bool = False
-    joined: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Captured:
-    """A job's model for one microbatch size.
-
-    Attributes:
-        job: the job in its compute precision (`hocket.profiling.job.precision`).
-        layers, tensors: the graph. `tensors` holds the tensors of the batch first, then the others by source layer.
-        batch_names: names of the used tensors of the batch, by key in the batch.
-        loss_tensor: name of the loss. The last layer computes it; it is not one of `tensors`.
-        ties: groups of layers that share a parameter.
-        choices: choices that other microbatch sizes repeat.
-        sums_norm: True if the norm of all gradients is summed before each step, even without clipping.
-    """
-
-    job: Job
-    microbatch_size: int
-    layers: tuple[CapturedLayer, ...]
-    tensors: tuple[CapturedTensor, ...]
-    batch_names: dict[str, str]
-    ties: tuple[tuple[int, ...], ...]
-    graph: LiveGraph
-    choices: Choices
-    notes: tuple[str, ...]
-    loss_tensor: str = "loss"
-    sums_norm: bool = False
-    _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
-
-    def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
-        """Return the optimizer's master weights by name.
-
-        None if the optimizer updates the compute weights themselves.
-
-        Arguments:
-            device: device of the returned weights.
-        """
-        if self.job.own is None:
-            return None
-        held = dict(self.job.own.model.named_parameters())
-        return {name: held[name].detach().to(device) for name in names}
-
-    @property
-    def clip_grad_norm(self) -> float | None:
-        """Norm that gradients are clipped to; None without clipping.
-
-        Infinity if the norm is only measured.
-        """
-        return inf if self.sums_norm and self.job.clip_grad_norm is None else self.job.clip_grad_norm
-
-    @property
-    def loss_weighted(self) -> bool:
-        """True if microbatch losses are weighted by a function, not by samples."""
-        return callable(self.job.loss_weight)
-
-    def for_size(self, microbatch_size: int) -> "Captured":
-        """Return the same layers for another microbatch size.
-
-        Raises:
-            CaptureError: the model runs other operations at that size.
-        """
-        if microbatch_size not in self._sizes:
-            found = _capture_at(self.job, microbatch_size, self.choices, self._sizes)
-            check_same_structure(self, found)
-            self._sizes[microbatch_size] = found
-        return self._sizes[microbatch_size]
-
-    @cached_property
-    def parts(self) -> dict[str, ParameterRows]:
-        """Parameters that are a part of one of the job's parameters, by name."""
-        return parts_of(self.job.model)
-
-    @cached_property
-    def tensor(self) -> dict[str, CapturedTensor]:
-        """Tensors by name."""
-        return {tensor.name: tensor for tensor in self.tensors}
-
-    @property
-    def trace(self) -> RecordedGraph:
-        """The recorded graph."""
-        return self.graph.trace
-
-    def index_of(self, layer: str) -> int:
-        """Return the index of the layer of this name."""
-        for k, found in enumerate(self.layers):
-            if found.name == layer:
-                return k
-        raise InputError("layer", repr(layer), f"one of {', '.join(x.name for x in self.layers)}")
 
 
 def capture(
@@ -179,13 +68,32 @@ def capture(
     graph = LiveGraph(trace, _buffers_of(job))
     if like is None:
         choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
-    sizes: dict[int, Captured] = {}
+    sizes = _SameLayers()
     base = _build(job, _BASE_SIZE, graph, choices, sizes)
-    sizes[_BASE_SIZE] = base
+    sizes.found[_BASE_SIZE] = base
     larger = base.for_size(_BASE_SIZE + 1)
-    sizes[_BASE_SIZE] = _with_batch_dims(base, larger)
-    sizes[_BASE_SIZE + 1] = _with_batch_dims(larger, base)
-    return sizes[_BASE_SIZE].for_size(microbatch_size)
+    sizes.found[_BASE_SIZE] = _with_batch_dims(base, larger)
+    sizes.found[_BASE_SIZE + 1] = _with_batch_dims(larger, base)
+    return sizes.found[_BASE_SIZE].for_size(microbatch_size)
+
+
+class _SameLayers:
+    """Captures of one job by microbatch size; all have the same layers."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Captured] = {}
+
+    def __call__(self, captured: Captured, size: int) -> Captured:
+        """Return the layers at another size, captured at the first call.
+
+        Raises:
+            CaptureError: the model runs other operations at that size.
+        """
+        if size not in self.found:
+            other = _capture_at(captured.job, size, captured.choices, self)
+            check_same_structure(captured, other)
+            self.found[size] = other
+        return self.found[size]
 
 
 def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
@@ -216,10 +124,10 @@ def _record(job: Job, size: int, choices: Choices) -> RecordedGraph:
         raise refused from error.__cause__
 
 
-def _capture_at(job: Job, size: int, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+def _capture_at(job: Job, size: int, choices: Choices, sizes: "_SameLayers") -> Captured:
     graph = LiveGraph(_record(job, size, choices), _buffers_of(job))
     found = _build(job, size, graph, choices, sizes)
-    base = sizes[_BASE_SIZE]
+    base = sizes.found[_BASE_SIZE]
     return found if base.microbatch_size == size else _with_batch_dims(found, base)
 
 
@@ -228,14 +136,14 @@ def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
     return {path: tuple(name for name, _ in m.named_buffers(prefix=path)) for path, m in modules.items()}
 
 
-def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_SameLayers") -> Captured:
     trace = graph.trace
     modules = all_modules(job.model, job.loss)
     first_name = {id(p): name for name, p in job.model.named_parameters()}
     finest = pieces(graph)
     if len(finest) != sum(choices.joined):
         check_unchanging(job)
-        base = sizes.get(_BASE_SIZE)
+        base = sizes.found.get(_BASE_SIZE)
         other = first_other(base.trace, trace) if base is not None else ""
         found = f"{len(finest)} operations and modules with {size} samples{other}"
         raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", FIXED)
@@ -257,7 +165,7 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: dict[
         for name in layer.parameters:
             users.setdefault(name, []).append(k)
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
-    return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
+    return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _at_size=sizes)
 
 
 def _check_held(trace: RecordedGraph, layers: tuple[CapturedLayer, ...], modules: dict[str, nn.Module]) -> None:

@@ -8,22 +8,19 @@ schedules or versions.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
+from hocket.profiling.capture.captured import Captured
 from hocket.profiling.capture.record_forward import all_modules
 from hocket.profiling.capture.recorded_graph import RecordedOperation, Ref
 from hocket.profiling.capture.replay import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profiling.data.seeding import GENERATORS
 from hocket.profiling.job.precision import sums_in, sums_of
 from hocket.profiling.tensor_parallel.module_rules import share_among
-
-if TYPE_CHECKING:
-    from hocket.profiling.capture.capture import Captured
-
 
 Look = Callable[[dict[str, Tensor]], None]
 
@@ -41,7 +38,7 @@ class Stage:
 
     def __init__(
         self,
-        captured: "Captured",
+        captured: Captured,
         layer_indices: Sequence[int],
         model: nn.Module | None = None,
         device: torch.device | str | None = None,

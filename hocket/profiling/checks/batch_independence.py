@@ -1,14 +1,11 @@
 """Check that a model runs equal operations for every number of samples."""
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from hocket.errors import CaptureError
+from hocket.profiling.capture.captured import Captured
 from hocket.profiling.capture.recorded_graph import RecordedGraph
 from hocket.profiling.checks.stable_calls import check_unchanging
-
-if TYPE_CHECKING:
-    from hocket.profiling.capture.capture import Captured
 
 FIXED = (
     "A model with shapes or operations that depend on the data cannot be planned: choose values with torch.where, and run the "
@@ -16,7 +13,7 @@ FIXED = (
 )
 
 
-def check_same_structure(base: "Captured", other: "Captured") -> None:
+def check_same_structure(base: Captured, other: Captured) -> None:
     """Refuse captures of two microbatch sizes with different layers or tensors.
 
     Raises:
@@ -49,7 +46,7 @@ def first_other(base: RecordedGraph, trace: RecordedGraph) -> str:
     return ""
 
 
-def _changes(place: str, base: "Captured", other: "Captured", found: str) -> None:
+def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
     check_unchanging(base.job)
     sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
     raise CaptureError(

@@ -141,7 +141,7 @@ class _Played:
                 PLACE, "a scheduler of another optimizer", "one of the optimizer that the function is given"
             )
         self._scheduler, self._seen = made, dict[int, Values]()
-        self._optimizer._opt_called = True  # otherwise a scheduler warns if its step comes first
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # otherwise a scheduler warns if its step comes first
         self._note()
 
     def _note(self) -> None:

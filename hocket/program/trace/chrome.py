@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hocket.errors import InputError
 from hocket.program.instruction import Kind
 from hocket.program.trace.trace import Event, Trace
 from hocket.util.documents import parse_json, seems, seems_instead
+from hocket.util.files import read_bytes, write_atomic
 
 FORMAT = "hocket-trace-1"
 _MOST = 2**53  # largest number of a device, lane, stage or instruction
@@ -28,11 +30,25 @@ BACKGROUND = "background"
 _COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
 
 
-def to_json(trace: Trace) -> str:
-    """Convert a trace to text, one event on each line."""
+def trace_json(trace: Trace) -> str:
+    """Convert a trace to text, one event on each line; `parse_trace` is the inverse."""
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(trace))
     other = json.dumps({"format": FORMAT, "meta": dict(trace.meta)})
     return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
+
+
+def save_trace(trace: Trace, path: str | Path) -> None:
+    """Write a trace atomically. Perfetto and chrome://tracing open it."""
+    write_atomic(path, trace_json(trace))
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read a trace file.
+
+    Raises:
+        InputError: see `parse_trace`.
+    """
+    return parse_trace(read_bytes(path), str(path))
 
 
 def _background(trace: Trace, thread: int) -> Iterator[dict[str, Any]]:
@@ -97,8 +113,8 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
             yield {"ph": "C", "pid": device, "name": "memory", "ts": at_s * 1e6, "args": args, "at_s": at_s}
 
 
-def from_json(text: bytes | str, place: str = "trace") -> Trace:
-    """Read a trace that `to_json` wrote.
+def parse_trace(text: bytes | str, place: str = "trace") -> Trace:
+    """Read a trace that `trace_json` wrote.
 
     Raises:
         InputError: the text is not JSON, or not such a trace. The message names the event.

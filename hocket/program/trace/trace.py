@@ -9,14 +9,12 @@ traces.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hocket.errors import InputError
 from hocket.program.instruction import Kind
-from hocket.util.files import read_bytes, write_atomic
 
 KINDS = tuple(Kind)
 Lane = tuple[int, str]
@@ -57,7 +55,7 @@ class Trace:
         meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}. A
             measured run also has "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see
             write_trace).
-        background: by device, begin and end of each span in which another job had work on it; shape (spans, 2).
+        background: by device, start and end of each span in which another job had work on it; shape (spans, 2).
         queued_s: see Event; shape (events,), all zero if not given.
     """
 
@@ -242,29 +240,3 @@ class Trace:
         }
         held = {name: getattr(self, name)[memory] for name in ("memory_device", "memory_s", "memory_bytes")}
         return replace(self, **own, **held)
-
-    def to_json(self) -> str:
-        """Convert the trace to Chrome trace-event JSON; `from_json` is the inverse."""
-        from hocket.program.trace.chrome import to_json
-
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: bytes | str, place: str = "trace") -> "Trace":
-        """Read a trace that `to_json` wrote.
-
-        Raises:
-            InputError: the text is not JSON, or not such a trace. The message names the event.
-        """
-        from hocket.program.trace.chrome import from_json
-
-        return from_json(text, place)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace atomically. Perfetto and chrome://tracing open it."""
-        write_atomic(path, self.to_json())
-
-    @classmethod
-    def read(cls, path: str | Path) -> "Trace":
-        """Read a trace file."""
-        return cls.from_json(read_bytes(path), str(path))

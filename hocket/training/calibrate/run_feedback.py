@@ -11,6 +11,7 @@ from pathlib import Path
 from hocket.errors import HocketError, InputError
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, Predicted
+from hocket.program.trace.chrome import read_trace
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
 from hocket.util.units import given_rate, show_seconds
@@ -81,14 +82,13 @@ def note_amplification(plan: Plan, path: Path, options: Options, listener: Liste
     """
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
-    from hocket.program.trace.trace import Trace
     from hocket.strategies.base.strategy import yields_idle
 
     if options.trace is None or not plan.profile or not yields_idle(plan.strategy):
         return
     try:
         profile = opened(plan, path.parent, path.name).profile
-        listener.note(f"amplification: {amplification_of(plan, profile, Trace.read(options.trace)).text}")
+        listener.note(f"amplification: {amplification_of(plan, profile, read_trace(options.trace)).text}")
     except InputError as error:  # must not make a finished training fail
         listener.note(f"amplification: not known; {error}")
 

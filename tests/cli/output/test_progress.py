@@ -73,10 +73,10 @@ def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
     bar = ProgressBar("planning")
     bar.start()
     bar.report(12, 12, "flush")
-    bar.report(0, 0, "buckets of gradients")
+    bar.report(0, 0, "gradient buckets")
     (task,) = bar.tasks
     bar.stop()
-    assert (task.completed, task.total, task.description) == (0, None, "planning: buckets of gradients")
+    assert (task.completed, task.total, task.description) == (0, None, "planning: gradient buckets")
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_a_search_says_what_it_is_at_to_its_end() -> None:
     said: list[tuple[float, float, str]] = []
     search(MODEL, cluster(700e6), PlanRequest(4), progress=lambda *one: said.append(one))
     words = [one[-1] for one in said]
-    assert words.index("buckets of gradients") < words.index("packs of layers that swap")
+    assert words.index("gradient buckets") < words.index("packs of layers that swap")
     assert words[0].startswith("choices of ")
     assert words[-1].endswith(": stashes kept, values ahead")
     assert any(one.startswith("swapping, pipeline ") and " packs b" in one for one in words)

@@ -5,6 +5,7 @@ from math import isnan, nan
 import pytest
 
 from hocket.program.instruction import Kind
+from hocket.program.trace.chrome import parse_trace, trace_json
 from hocket.program.trace.compare import ComparedFigure, compare
 from hocket.program.trace.trace import Event, Trace
 from hocket.program.trace.update_time import update_s
@@ -52,7 +53,7 @@ def test_measured_peaks_are_in_the_meta() -> None:
     A run measures only each device's peak, which is compared with the predicted one.
     """
     meta = {"peak_memory_bytes": {"0": 250, "7": 1, "x": 2, "1": "much"}}
-    measured = Trace.from_json(Trace.of(run(2.0, 0.5, 3).events, meta=meta).to_json())
+    measured = parse_trace(trace_json(Trace.of(run(2.0, 0.5, 3).events, meta=meta)))
     (row,) = compare(run(2.0, 0.5, 3), measured).memory
     assert (row.what, row.predicted, row.measured) == ("memory of device 0", 200.0, 250.0)
     assert row.relative_error == pytest.approx(-0.2)
@@ -141,7 +142,7 @@ def test_a_checkpoint_is_no_time_of_an_update() -> None:
             )
             now += 2.0
         now += 100.0
-    told = Trace.from_json(Trace.of(events, meta={"segments_s": starts}).to_json())
+    told = parse_trace(trace_json(Trace.of(events, meta={"segments_s": starts})))
     assert told.segments_s == tuple(starts)
     assert update_s(told) == pytest.approx(2.0)
     assert update_s(Trace.of(events)) > 10

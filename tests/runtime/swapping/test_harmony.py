@@ -1,5 +1,6 @@
 """Training beyond memory: weights, gradients and Adam's state are more than four times what all devices hold together."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,15 +21,17 @@ from hocket.planning.swapping.candidates import on_hosts
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import COMPUTE, SWAP_LANES, SWAPS, Kind, ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program
-from hocket.program.trace.trace import Trace
+from hocket.program.trace.chrome import read_trace
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.training.train import train
 from tests.runtime.helpers.device_tracker import DeviceTracker
@@ -62,7 +65,9 @@ class Setting:
         key = f"{plan.options['mode']} of {len({d for stage in plan.stages for d in stage.devices})}", steps
         if key not in self._free:
             free = replace(plan, swap=None)
-            self._free[key] = run_inline(self.graph, free.layout(self.graph), free.compile(self.graph), steps)
+            self._free[key] = run_inline(
+                Executable(self.graph, free.layout(self.graph), free.compile(self.graph)), steps
+            )
         return self._free[key]
 
     def plan(
@@ -99,7 +104,7 @@ def setting() -> Setting:
 def made(tied: bool, times: float = TIMES) -> Setting:
     """A job, measured, and a budget that is far too small: all devices have one of so many parts of what weights, gradients and Adam
     take."""
-    profile = measure(job(tied), (1,), budget_s=0.3)
+    profile = measure(job(tied), (1,), MeasureRequest(budget_s=0.3))
     state_bytes = 4 * sum(p.nbytes for p in job(tied).model.parameters())
     return Setting(capture(job(tied), 1), profile, state_bytes / times / WORKERS)
 
@@ -167,9 +172,11 @@ def trains_as_if_it_fitted(
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
-        first = run_inline(setting.graph, plan.layout(setting.graph), program, 1)
+        first = run_inline(Executable(setting.graph, plan.layout(setting.graph), program), 1)
         before = moved(first.devices)
-        second = run_inline(setting.graph, plan.layout(setting.graph), program, 1, first.position, first.devices)
+        second = run_inline(
+            Executable(setting.graph, plan.layout(setting.graph), program), 1, first.position, first.devices
+        )
     assert [loss[1:] for loss in expected.losses] == [loss[1:] for loss in (*first.losses, *second.losses)]
     for device, weights in expected.weights.items():
         assert all(torch.equal(second.weights[device][name], tensor) for name, tensor in weights.items())
@@ -217,7 +224,12 @@ def test_a_worker_swaps_beside_computation(setting, alone):
         sleep(drawn.random() * 2e-3)
 
     memory = MemoryManager(0, "cpu", budget_bytes, pace_out=pace, pace_in=pace)
-    worker = Worker(setting.graph, plan.layout(setting.graph), program, 0, observer=heard, memory=memory, record=True)
+    worker = Worker(
+        Executable(setting.graph, plan.layout(setting.graph), program),
+        observer=heard,
+        memory=memory,
+        clock=time.perf_counter,
+    )
     worker.run(1)
     before, first = moved({0: worker.device}), sorted(heard.found)
     heard.found = []
@@ -236,7 +248,9 @@ def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
     """The same job, the same budget, nothing swapped."""
     plan = replace(setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes)), swap=None)
     memory = MemoryManager(0, "cpu", setting.budget_bytes)
-    device = Device(setting.graph, plan.layout(setting.graph), plan.compile(setting.graph), 0, memory=memory)
+    device = Device(
+        Executable(setting.graph, plan.layout(setting.graph), plan.compile(setting.graph)), 0, memory=memory
+    )
     with pytest.raises(
         MemoryExceeded, match=r"device 0: w\.\d+v0: found .* KiB, in addition to .* already there .*at most"
     ):
@@ -308,6 +322,6 @@ def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_
     for swaps in summary.swaps.values():
         assert swaps.count > 0
         assert swaps.mean_s >= 0.95 * swaps.size_bytes / swaps.count / LINK
-    trace = Trace.read(tmp_path / "run.json")
+    trace = read_trace(tmp_path / "run.json")
     beside = {event.lane for event in trace.events if event.kind in SWAPS}
     assert beside == ({COMPUTE, *SWAP_LANES.values()} if prefetch else {COMPUTE})

@@ -14,7 +14,7 @@ from hocket.cost.contention import Collocation
 from hocket.errors import InputError
 from hocket.hardware.cluster import Level
 from hocket.program.instruction import Kind
-from hocket.program.trace.trace import Trace
+from hocket.program.trace.chrome import parse_trace, trace_json
 from hocket.simulation.background.background import background_of, collocate
 from hocket.simulation.background.replay import BackgroundReplay
 from hocket.simulation.engine.unrolled import Unrolled
@@ -325,7 +325,7 @@ def test_the_trace_shows_both(outcome):
     Its spans are those of launches, and its events those of the slowed run.
     """
     found = collocate(outcome, JOB, GAPS)
-    trace = Trace.from_json(found.trace.to_json())
+    trace = parse_trace(trace_json(found.trace))
     assert trace == found.trace
     assert trace != found.foreground.trace
     for device, spans in trace.background.items():

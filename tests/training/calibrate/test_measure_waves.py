@@ -45,7 +45,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int]]]
         told = list[tuple[str, int]]()
 
         def train_in_turns(job: object, plans: Sequence[Plan], *, steps: int, **options: Any) -> list[Turned]:
-            assert options["own_batch"]
+            assert options["turns"].own_batch
             pace = 1.0 + len(told)  # each time another machine
             told.extend((plan.strategy, plan.batch_size) for plan in plans)
             each = [pace * seconds[f"s{plan.batch_size}"] for plan in plans]

@@ -9,9 +9,16 @@ import pytest
 from hocket.errors import InputError
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.chrome import read_trace
 from hocket.program.trace.compare import compare
-from hocket.program.trace.trace import Trace
-from hocket.training.calibrate.train_in_turns import Turned, _Collectors, _kernel_size, kernel_s, train_in_turns
+from hocket.training.calibrate.train_in_turns import (
+    Turned,
+    Turns,
+    _Collectors,
+    _kernel_size,
+    kernel_s,
+    train_in_turns,
+)
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.listener import Quiet, RunSummary
 from tests.system.tiny import LAYERS, plan, reference, write_job
@@ -35,9 +42,7 @@ def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
         job,
         (FLUSH, REPLICAS),
         steps=7,
-        turn_steps=3,
-        profile=PROFILE,
-        traces=traces,
+        turns=Turns(3, PROFILE, traces),
         on_turn=lambda number, steps: turns.append((number, steps)),
     )
     assert turns == [(0, 3), (1, 3), (0, 6), (1, 6), (0, 7), (1, 7)]
@@ -48,7 +53,7 @@ def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
         assert turned.summary.iteration_s > 0
         assert set(turned.paces) == set(turned.stretches) == {0, 1}
         assert all(slower >= turned.paces[d] for d, slower in turned.slower.items())
-        trace = Trace.read(path)
+        trace = read_trace(path)
         assert trace.meta["pace"] == pytest.approx(turned.pace)
         assert len(trace.segments_s) == 3
         # The other plan's turns and the kernel are no time of this one's trace: what lies between two turns is a meeting.
@@ -66,8 +71,8 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=words):
             train_in_turns(job, plans or (FLUSH,), **({"steps": 4} | options))
 
-    refused("turn_steps: found 0", turn_steps=0)
-    refused("traces: found 2; expected 1", traces=["a", "b"])
+    refused("turn_steps: found 0", turns=Turns(0))
+    refused("traces: found 2; expected 1", turns=Turns(traces=["a", "b"]))
     refused("checkpoint: found there", checkpoint="there")
     refused("steps: found 0", steps=0)
     with pytest.raises(InputError, match="plans: found none"):

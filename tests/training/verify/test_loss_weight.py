@@ -14,6 +14,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Tokens, loss_weight
 from hocket.program.check.check import check
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.strategy import members
 from hocket.training.verify.reference_loop import Trained, plain_loop, rule_loop, step_losses
 from tests.runtime.helpers import uneven
@@ -52,7 +53,7 @@ def run(job: Job, case: Case) -> tuple[Result, Trained, int]:
     assert check(program) == ()
     repeats = max(1, STEPS * plan.microbatches // program.stride)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
-    return run_inline(graph, plan.layout(graph), program, repeats), expected, plan.microbatches
+    return run_inline(Executable(graph, plan.layout(graph), program), repeats), expected, plan.microbatches
 
 
 def assert_one_process(job: Job, case: Case) -> None:
@@ -135,7 +136,7 @@ def test_a_batch_without_any_weight_changes_nothing() -> None:
     graph = capture(job, 2)
     plan = Case("flush", (2, 1)).plan(graph)
     program = plan.compile(graph)
-    found = run_inline(graph, plan.layout(graph), program, 1)
+    found = run_inline(Executable(graph, plan.layout(graph), program), 1)
     assert all(isnan(loss) for loss in step_losses(found.losses, plan.microbatches))
     for weights in found.weights.values():
         assert_same_weights(weights, before, 0.0)

@@ -9,6 +9,7 @@ import torch
 
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
@@ -44,7 +45,7 @@ def run(graph: Captured, case: Case) -> tuple[Result, int]:
     plan = case.plan(graph)
     program = plan.compile(graph)
     repeats = -(-STEPS * max(program.rule.batch) // program.stride)
-    return run_inline(graph, plan.layout(graph), program, repeats), program.microbatches(repeats)
+    return run_inline(Executable(graph, plan.layout(graph), program), repeats), program.microbatches(repeats)
 
 
 def check(graph: Captured, case: Case, tolerance: float) -> None:
@@ -116,15 +117,18 @@ def test_state_moves_between_precisions() -> None:
     for other in (captured("gpt untied", "adam", torch.float32), short("gpt untied", "adam")):
         plan = Case("gpipe", (1, 1, 1)).plan(other)
         program = plan.compile(other)
-        begun = run_inline(other, plan.layout(other), program, 0)
+        begun = run_inline(Executable(other, plan.layout(other), program), 0)
         for device in begun.devices.values():
             device.model.load(state)
         weights = {name: t for device in begun.devices.values() for name, t in device.model.tensors().items()}
         assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in weights.items())
-        more = run_inline(other, plan.layout(other), program, 1, first.position, begun.devices)
+        more = run_inline(Executable(other, plan.layout(other), program), 1, first.position, begun.devices)
         losses.append(more.losses)
     again = run_inline(
-        graph, case.plan(graph).layout(graph), case.plan(graph).compile(graph), 1, first.position, first.devices
+        Executable(graph, case.plan(graph).layout(graph), case.plan(graph).compile(graph)),
+        1,
+        first.position,
+        first.devices,
     )
     assert_same_losses(losses[0], again.losses, 1e-2)
     assert_same_losses(losses[1], again.losses, 1e-6)

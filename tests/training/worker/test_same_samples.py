@@ -16,6 +16,7 @@ from hocket.profiling.data.order import indices_at
 from hocket.profiling.job.job import Job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.stage.executable import Executable
 from hocket.training.train import train
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from hocket.training.worker.same_samples import SAMPLES, Reads
@@ -70,7 +71,7 @@ def test_inputs_and_targets_are_of_one_draw(case):
     """Under every strategy the loss of a model that hands its input on is nothing, in each epoch."""
     graph = graph_of(0.0)
     program = case.plan(graph).compile(graph)
-    result = run_inline(graph, case.plan(graph).layout(graph), program, 8)
+    result = run_inline(Executable(graph, case.plan(graph).layout(graph), program), 8)
     assert result.position > 20
     assert {loss for _, loss, _ in result.losses} == {0.0}
 
@@ -82,13 +83,13 @@ def test_draws_are_those_of_a_plain_loop(case):
     plan = case.plan(graph)
     program = plan.compile(graph)
     steps = 8
-    whole = run_inline(graph, plan.layout(graph), program, steps)
+    whole = run_inline(Executable(graph, plan.layout(graph), program), steps)
     expected = rule_loop(graph, plan, program.rule, steps * plan.microbatches)
     assert_same_losses(whole.losses, expected.losses, 1e-9)
     assert_same_weights({n: t for own in whole.weights.values() for n, t in own.items()}, expected.weights, 1e-9)
     assert_same_weights(plain_loop(graph.job, plan.batch_size, steps).weights, expected.weights, 1e-9)
-    half = run_inline(graph, plan.layout(graph), program, steps // 2)
-    rest = run_inline(graph, plan.layout(graph), program, steps // 2, half.position, half.devices)
+    half = run_inline(Executable(graph, plan.layout(graph), program), steps // 2)
+    rest = run_inline(Executable(graph, plan.layout(graph), program), steps // 2, half.position, half.devices)
     assert [loss for _, loss, _ in (*half.losses, *rest.losses)] == [loss for _, loss, _ in whole.losses]
 
 

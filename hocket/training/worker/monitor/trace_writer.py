@@ -7,6 +7,7 @@ from typing import Any
 
 from hocket.errors import InputError
 from hocket.program.instruction import Kind
+from hocket.program.trace.chrome import read_trace, save_trace
 from hocket.program.trace.trace import Event, Trace
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.progress.recording import Recording
@@ -21,7 +22,6 @@ def write_trace(
     recording: Recording,
     board: KVExchange,
     meta: dict[str, Any],
-    device: int,
     peak_memory_bytes: int,
     memory: Sequence[tuple[float, float]] = (),
 ) -> None:
@@ -35,14 +35,13 @@ def write_trace(
         meta: metadata of the trace, the same on every worker (`tensor` is the size of tensor-parallel groups). The
             function adds `peak_memory_bytes` ({device as text: bytes}), `segments_s` (begins of segments, if there are
             several) and `left_out` (number of older events that were dropped, if any).
-        device: this worker's device.
         peak_memory_bytes: this worker's peak memory.
         memory: (seconds, bytes) of this worker's memory while observed.
 
     Raises:
         InputError: the trace cannot be written. Every worker raises it.
     """
-    part = path.with_name(f".{path.name}.{board.rank}.part")
+    part, device = path.with_name(f".{path.name}.{board.rank}.part"), recording.device
     problem = _saved(Trace.of(recording.events, {device: memory} if memory else {}), part)
     facts = board.share(
         {
@@ -56,7 +55,7 @@ def write_trace(
     problems = [fact["problem"] for fact in facts]
     if board.rank == 0 and not any(problems):
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
-        traces = [Trace.read(one) for one in parts]
+        traces = [read_trace(one) for one in parts]
         found = [event for one in traces for event in one.events]
         start_s = min((event.start_s for event in found), default=0.0)
         members = int(meta.get("tensor", 1))
@@ -131,7 +130,7 @@ def met(events: Iterable[Event], members: int = 1) -> list[Event]:
 
 def _saved(trace: Trace, path: Path) -> str:
     try:
-        trace.save(path)
+        save_trace(trace, path)
     except InputError as error:
         return error.found
     return ""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from hocket.program.instruction import Instruction, Kind
 from hocket.program.program import Program, StageShape
-from hocket.program.trace.trace import Event, Trace
+from hocket.program.trace.chrome import read_trace
+from hocket.program.trace.trace import Event
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.progress.recording import Recording
 from hocket.strategies.base.strategy import compile_strategy
@@ -62,8 +63,8 @@ def test_members_of_groups_meet_their_counterparts() -> None:
 def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
     """What each device held at most stands in the trace's meta, beside what the trace is of; nothing else is left there."""
     recording = recorded(100, [(1.0, 4.0)])
-    write_trace(tmp_path / "trace.json", recording, KVExchange(None, 0, 1), {"source": "measured"}, 3, 12345)
-    found = Trace.read(tmp_path / "trace.json")
+    write_trace(tmp_path / "trace.json", recording, KVExchange(None, 0, 1), {"source": "measured"}, 12345)
+    found = read_trace(tmp_path / "trace.json")
     assert found.meta == {"source": "measured", "peak_memory_bytes": {"3": 12345}}
     assert [(e.start_s, e.end_s) for e in found.events] == [(0.0, 3.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
@@ -72,8 +73,8 @@ def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
 def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Path) -> None:
     """On the clock of its events; what came before the first that is there is left out. The most is what the run says, not the course."""
     course = [(0.5, 1.0), (1.0, 2.0), (2.5, 9.0)]
-    write_trace(tmp_path / "t.json", recorded(9, [(1.0, 4.0)]), KVExchange(None, 0, 1), {}, 3, 12, course)
-    found = Trace.read(tmp_path / "t.json")
+    write_trace(tmp_path / "t.json", recorded(9, [(1.0, 4.0)]), KVExchange(None, 0, 1), {}, 12, course)
+    found = read_trace(tmp_path / "t.json")
     assert {d: [row.tolist() for row in series] for d, series in found.memory.items()} == {3: [[0.0, 1.5], [2.0, 9.0]]}
     assert found.peak_memory_bytes() == {3: 12.0}
 
@@ -81,9 +82,9 @@ def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Pat
 def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
     """Segments follow each other, named on, and the trace says when each began; one alone needs no word."""
     write_trace(
-        tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), KVExchange(None, 0, 1), {}, 3, 1
+        tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), KVExchange(None, 0, 1), {}, 1
     )
-    found = Trace.read(tmp_path / "t.json")
+    found = read_trace(tmp_path / "t.json")
     assert [(e.name, e.start_s) for e in found.events] == [
         ("forward 0 #0", 0.0),
         ("forward 0 #1", 3.0),
@@ -91,15 +92,15 @@ def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
     ]
     assert found.segments_s == (0.0, 3.0, 7.0)
     assert "left_out" not in found.meta
-    write_trace(tmp_path / "one.json", recorded(9, [(2.0, 3.0)]), KVExchange(None, 0, 1), {}, 3, 1)
-    assert "segments_s" not in Trace.read(tmp_path / "one.json").meta
+    write_trace(tmp_path / "one.json", recorded(9, [(2.0, 3.0)]), KVExchange(None, 0, 1), {}, 1)
+    assert "segments_s" not in read_trace(tmp_path / "one.json").meta
 
 
 def test_of_a_long_run_the_end_is_kept(tmp_path: Path) -> None:
     """Older events are counted, not kept; the segment that is cut begins with the trace."""
     recording = recorded(3, [(0.0, 1.0)], [(2.0, 3.0), (4.0, 5.0)], [(6.0, 7.0), (8.0, 9.0)])
-    write_trace(tmp_path / "t.json", recording, KVExchange(None, 0, 1), {}, 3, 1)
-    found = Trace.read(tmp_path / "t.json")
+    write_trace(tmp_path / "t.json", recording, KVExchange(None, 0, 1), {}, 1)
+    found = read_trace(tmp_path / "t.json")
     assert [e.start_s for e in found.events] == [0.0, 2.0, 4.0]
     assert found.segments_s == (0.0, 2.0)
     assert found.meta["left_out"] == 2
