@@ -1,10 +1,11 @@
 """Causes of a standstill: missing values, values freed too early, and cycles."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from hocket.errors import InternalError
 from hocket.program.check.problem import Place, Problem, problem_at
-from hocket.program.check.rendezvous import Meetings
+from hocket.program.check.rendezvous import meetings
 from hocket.program.instruction import Instruction, Kind, Value, send_lane
 from hocket.program.memory_bound.receive_window import CONSUMERS, consumed
 from hocket.program.program import Lane, Lanes, Program
@@ -12,25 +13,30 @@ from hocket.program.program import Lane, Lanes, Program
 MAX_SHOWN = 12  # instructions of one cycle in a message
 
 
-def waiting_problems(
-    program: Program,
-    part: str,
-    lanes: Lanes,
-    stuck: Mapping[Lane, int],
-    meet: Meetings,
-    live: Mapping[int, Mapping[Value, object]],
-    freed: Mapping[tuple[int, Value], tuple[tuple[Place, Instruction], ...]],
-    has_room: Callable[[Lane], bool],
-) -> list[Problem]:
-    """Return the causes of a standstill.
+@dataclass(frozen=True)
+class Standstill:
+    """A part of a program that stopped before its end.
 
-    Arguments:
+    Attributes:
         lanes: of the part as it ran. Lanes of a later repetition of the period have later microbatches.
         stuck: for each lane, the position of its first instruction that has not run.
         live: values on each device.
         freed: for each value that is gone, the places and instructions that freed it.
-        has_room: True if the next receive of a lane is posted.
+        unposted: lanes whose next receive is not posted.
     """
+
+    program: Program
+    part: str
+    lanes: Lanes
+    stuck: Mapping[Lane, int]
+    live: Mapping[int, Mapping[Value, object]]
+    freed: Mapping[tuple[int, Value], tuple[tuple[Place, Instruction], ...]]
+    unposted: Collection[Lane]
+
+
+def waiting_problems(end: Standstill) -> list[Problem]:
+    """Return the causes of a standstill."""
+    part, lanes, stuck, meet = end.part, end.lanes, end.stuck, meetings(end.lanes)
     writers = {
         (lane[0], value): (lane, p)
         for lane, start in stuck.items()
@@ -42,10 +48,10 @@ def waiting_problems(
     for lane, position in stuck.items():
         instruction = lanes[lane][position]
         place = Place(part, *lane, position)
-        absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
-        if not has_room(lane) and (taker := _taker(program, lanes, stuck, lane)) is not None:
+        absent = next((value for value in instruction.reads if value not in end.live[lane[0]]), None)
+        if lane in end.unposted and (taker := _taker(end, lane)) is not None:
             waits[lane] = (taker, "until it has consumed an earlier message")
-        elif not has_room(lane):
+        elif lane in end.unposted:
             found.append(
                 problem_at(
                     place,
@@ -67,8 +73,8 @@ def waiting_problems(
             writer, at = writers[lane[0], absent]
             behind = " later in the same lane" if writer == lane else ""
             waits[lane] = (writer, f"for {absent}, which is written by {lanes[writer][at].name}{behind}")
-        elif (lane[0], absent) in freed:
-            culprit, by = next(pair for pair in freed[lane[0], absent] if pair[0].device == lane[0])
+        elif (lane[0], absent) in end.freed:
+            culprit, by = next(pair for pair in end.freed[lane[0], absent] if pair[0].device == lane[0])
             found.append(
                 problem_at(
                     place,
@@ -91,33 +97,35 @@ def waiting_problems(
                     f"Move {instruction.name} after the writer of the value, or move the writer before this part.",
                 )
             )
-    found = found or list(_circles(part, lanes, stuck, waits))
+    found = found or list(_circles(end, waits))
     if not found:
         names = [f"{lanes[lane][at].name} on device {lane[0]}, lane {lane[1]}" for lane, at in stuck.items()]
         raise InternalError(
-            f"program {program.name} stands still in its {part} for an unknown reason; the next instructions are "
+            f"program {end.program.name} stands still in its {part} for an unknown reason; the next instructions are "
             f"{'; '.join(names[:MAX_SHOWN])}"
         )
     return found
 
 
-def _taker(program: Program, lanes: Lanes, stuck: Mapping[Lane, int], receive: Lane) -> Lane | None:
+def _taker(end: Standstill, receive: Lane) -> Lane | None:
     """Lane of a device that still has to consume a message of a receive lane.
 
     The lane is a compute lane or a lane of swaps; None if no lane consumes another message.
     """
-    for lane, start in stuck.items():
+    for lane, start in end.stuck.items():
         if lane[0] == receive[0] and any(
-            way == receive for i in lanes[lane][start:] if i.kind in CONSUMERS for way, _ in consumed(program, i)
+            way == receive
+            for i in end.lanes[lane][start:]
+            if i.kind in CONSUMERS
+            for way, _ in consumed(end.program, i)
         ):
             return lane
     return None
 
 
-def _circles(
-    part: str, lanes: Lanes, stuck: Mapping[Lane, int], waits: Mapping[Lane, tuple[Lane, str]]
-) -> Iterator[Problem]:
+def _circles(end: Standstill, waits: Mapping[Lane, tuple[Lane, str]]) -> Iterator[Problem]:
     """Yield each cycle of lanes that wait for each other."""
+    lanes, stuck = end.lanes, end.stuck
     done: set[Lane] = set()
     for start in sorted(stuck):
         path: list[Lane] = []
@@ -138,7 +146,7 @@ def _circles(
         if len(circle) > MAX_SHOWN:
             told.append(f"and {len(circle) - MAX_SHOWN} more")
         yield problem_at(
-            Place(part, *first, stuck[first]),
+            Place(end.part, *first, stuck[first]),
             lanes[first][stuck[first]],
             "deadlock",
             f"never starts: {'; '.join(told)}" + ("; so each waits for the other" if len(circle) > 1 else ""),

@@ -21,9 +21,8 @@ import numpy as np
 
 from hocket.program.check.problem import Place, Problem, problem_at
 from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, ValueKind
-from hocket.program.memory_bound.happens_before import Happened, ordered, posted
+from hocket.program.memory_bound.happens_before import DeviceEvents, ordered
 from hocket.program.memory_bound.lane_overlap import Run, beside, private
-from hocket.program.memory_bound.untimed_run import Untimed
 from hocket.program.order import heir_of, waves
 from hocket.program.program import Program
 from hocket.util.units import show_bytes
@@ -149,49 +148,39 @@ def footprints(
     """
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     found = {}
-    for run, happened, behind, ahead in ordered(program):
-        for column, (device, own) in enumerate(happened.items()):
-            footprint = _footprint(run, device, own, sizes, behind[:, column], ahead[:, column], host)
-            if footprint:
-                found[device] = footprint
+    for events in ordered(program):
+        footprint = _footprint(events, sizes, host)
+        if footprint:
+            found[events.device] = footprint
     return found
 
 
-def _footprint(
-    run: Untimed,
-    device: int,
-    happened: list[Happened],
-    sizes: Sizes,
-    behind: np.ndarray,
-    ahead: np.ndarray,
-    host: bool = False,
-) -> Footprint | None:
-    """Memory bound of one device; None if it has no compute instructions.
-
-    Arguments:
-        behind, ahead: the device's columns of the two clocks (see happens_before.clocks).
-    """
+def _footprint(events: DeviceEvents, sizes: Sizes, host: bool) -> Footprint | None:
+    """Memory bound of one device; None if it has no compute instructions."""
+    program, device, happened = events.run.program, events.device, events.happened
     places: list[Place] = []
     held: list[float] = []
 
     def size(value: Value) -> float:
         return sizes.value(value, device) if value.on_host == host else 0.0
 
-    there = {value: _Stretch(value, size(value), 0, -1) for value in run.program.initial(device)}
+    there = {value: _Stretch(value, size(value), 0, -1) for value in program.initial(device)}
     stretches = list(there.values())
     numbers: dict[str, int] = {}
     runs: list[Run] = []
-    if waves(run.program.rule) and not host:
-        runs = [(place.lane, i, 2 * int(behind[event]), 2 * int(ahead[event]) + 1) for event, place, i in happened]
+    if waves(program.rule) and not host:
+        runs = [
+            (place.lane, i, 2 * int(events.behind[event]), 2 * int(events.ahead[event]) + 1)
+            for event, place, i in happened
+        ]
     apart = private(runs, sizes.pooled)
     for event, place, instruction in happened:
         if place.lane == COMPUTE:
             start = end = 2 * len(places) + 2
             places.append(place)
         else:
-            posts = (place.device, place.lane) in run.windows
-            start = 2 * (posted(numbers, run, place, behind) if posts else int(behind[event]))
-            end = 2 * int(ahead[event]) + 1
+            start = 2 * events.start(event, place, numbers)
+            end = 2 * int(events.ahead[event]) + 1
         heir = {value: heir_of(instruction, value) for value in instruction.writes}
         heirs = set(heir.values())
         for value in instruction.frees:

@@ -7,6 +7,7 @@ differ from each other. A program that swaps needs only one or two periods, if t
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,15 +19,44 @@ from hocket.program.program import Lane, Program
 
 Happened = tuple[int, Place, Instruction]
 """An event, with the place and the instruction of one device in it."""
-Ordered = tuple[Untimed, dict[int, list[Happened]], np.ndarray, np.ndarray]
-"""A run; the events of each device, in the order of the columns; the two clocks (see `clocks`)."""
 _BLOCK = 64  # number of devices with clocks in memory at a time
 _FEW = 8  # number of devices up to which Python numbers are quicker than arrays
-_last: tuple[Program, Ordered] | None = None
 
 
-def ordered(program: Program) -> Iterator[Ordered]:
-    """Yield a run of all periods that differ, block by block of devices.
+@dataclass(frozen=True)
+class DeviceEvents:
+    """Events of one device in a run, and their order.
+
+    Attributes:
+        happened: the events, with the device's places and instructions.
+        behind, ahead: the device's columns of the two clocks of all events (see `clocks`); shape (events,).
+    """
+
+    run: Untimed
+    device: int
+    happened: list[Happened]
+    behind: np.ndarray
+    ahead: np.ndarray
+
+    def start(self, event: int, place: Place, numbers: dict[str, int]) -> int:
+        """Compute instructions surely over when an event, or the posting of its receive, happens.
+
+        Arguments:
+            numbers: number of the last receive of each lane; updated in place.
+        """
+        lane = place.device, place.lane
+        if lane not in self.run.windows:
+            return int(self.behind[event])
+        number = numbers[place.lane] = numbers.get(place.lane, -1) + 1
+        posted = self.run.posted.get(lane)
+        return int(self.behind[posted[number]]) if posted else 0
+
+
+_last: tuple[Program, tuple[DeviceEvents, ...]] | None = None
+
+
+def ordered(program: Program) -> Iterator[DeviceEvents]:
+    """Yield the events of each device in a run of all periods that differ.
 
     The result for the last small program is kept, because its memory on devices and on hosts is bounded one after the
     other.
@@ -38,11 +68,11 @@ def ordered(program: Program) -> Iterator[Ordered]:
     if not 0 < len(program.devices) <= _BLOCK:
         run = _unlike(program)
         for first in range(0, len(program.devices), _BLOCK):
-            yield _looked_at(run, program.devices[first : first + _BLOCK])
+            yield from _looked_at(run, program.devices[first : first + _BLOCK])
         return
     if _last is None or _last[0] is not program:
         _last = program, _few_periods(program) or _looked_at(_unlike(program), program.devices)
-    yield _last[1]
+    yield from _last[1]
 
 
 def _unlike(program: Program) -> Untimed:
@@ -52,11 +82,15 @@ def _unlike(program: Program) -> Untimed:
     return run
 
 
-def _looked_at(run: Untimed, devices: tuple[int, ...]) -> Ordered:
-    return run, _by_device(run, devices), *clocks(run, devices)
+def _looked_at(run: Untimed, devices: tuple[int, ...]) -> tuple[DeviceEvents, ...]:
+    behind, ahead = clocks(run, devices)
+    return tuple(
+        DeviceEvents(run, device, own, behind[:, column], ahead[:, column])
+        for column, (device, own) in enumerate(_by_device(run, devices).items())
+    )
 
 
-def _few_periods(program: Program) -> Ordered | None:
+def _few_periods(program: Program) -> tuple[DeviceEvents, ...] | None:
     """Happens-before relation from one or two periods.
 
     Two periods are needed if receives are posted ahead. Most programs that swap qualify: between periods no value is on
@@ -78,18 +112,17 @@ def _few_periods(program: Program) -> Ordered | None:
             return None  # receives are posted more than a period ahead
         _run(run, "period", 1)
         periods = 2
-    _, happened, behind, ahead = found = _looked_at(run, program.devices)
-    for column, (device, own) in enumerate(happened.items()):
-        count, numbers = len(program.period.get((device, COMPUTE), ())), dict[str, int]()
+    found = _looked_at(run, program.devices)
+    for own in found:
+        count, numbers = len(program.period.get((own.device, COMPUTE), ())), dict[str, int]()
         # `over`: how far events of this period reach into the next. `begins`: where events of the next period begin.
         over, begins = -1, count
-        for event, place, _ in own:
+        for event, place, _ in own.happened:
             if place.lane == COMPUTE:
                 continue
-            posts = (place.device, place.lane) in run.windows
-            start = posted(numbers, run, place, behind[:, column]) if posts else int(behind[event, column])
+            start = own.start(event, place, numbers)
             if event < first:
-                over = max(over, int(ahead[event, column]) - count)
+                over = max(over, int(own.ahead[event]) - count)
                 if periods == 1 and not start:
                     return None
             else:
@@ -192,15 +225,3 @@ def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[Happene
             if place.device in found:
                 found[place.device].append((event, place, instruction))
     return found
-
-
-def posted(numbers: dict[str, int], run: Untimed, place: Place, behind: np.ndarray) -> int:
-    """Compute instructions surely over when the next receive of a lane is posted.
-
-    Arguments:
-        numbers: number of the last receive of each lane; updated in place.
-        behind: column of the device in the first clock.
-    """
-    number = numbers[place.lane] = numbers.get(place.lane, -1) + 1
-    posted = run.posted.get((place.device, place.lane))
-    return int(behind[posted[number]]) if posted else 0

@@ -37,16 +37,14 @@ class _Entry:
     instruction: Instruction
 
 
-def place(
-    program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2
-) -> dict[Lane, list[LaneSlot]]:
+def place(program: Program, repeats: int = 1, backward_slots: int = 2) -> dict[Lane, list[LaneSlot]]:
     """Slots of each compute lane, in the lane's order.
 
     Instructions that can never start come last.
 
     Arguments:
         repeats: repetitions of the period.
-        forward_slots, backward_slots: slots of a forward and of a backward of one microbatch.
+        backward_slots: slots of the backward of one microbatch.
     """
     lanes = _unrolled(program, repeats)
     there: dict[tuple[int, Value], int] = {}
@@ -58,7 +56,7 @@ def place(
     clock = dict.fromkeys(lanes, 0)
     slots: dict[Lane, list[LaneSlot]] = {(device, COMPUTE): [] for device in program.devices}
     slots |= {lane: [] for lane in lanes if computes(lane[1])}
-    each = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
+    each = {Kind.FORWARD: 1, Kind.BACKWARD: backward_slots}
     queue = deque(lanes)
 
     def length(instruction: Instruction) -> int:

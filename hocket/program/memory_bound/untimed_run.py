@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hocket.program.check.deadlock import waiting_problems
+from hocket.program.check.deadlock import Standstill, waiting_problems
 from hocket.program.check.problem import Place, Problem, problem_at
 from hocket.program.check.rendezvous import meetings
 from hocket.program.instruction import Instruction, Kind, Value
@@ -125,7 +125,8 @@ class Untimed:
             freed = {
                 key: tuple(zip(self.events[event], self.ran[event], strict=True)) for key, event in self.gone.items()
             }
-            self.problems += waiting_problems(self.program, part, lanes, stuck, meet, self.live, freed, self.has_room)
+            unposted = {lane for lane in stuck if not self.has_room(lane)}
+            self.problems += waiting_problems(Standstill(self.program, part, lanes, stuck, self.live, freed, unposted))
         return not stuck
 
     def _ready(

@@ -15,13 +15,12 @@ Source: Narayanan's dissertation, figures of chapters 2 to 4. There, colours dis
 from dataclasses import dataclass, field
 
 from hocket.program.check.problem import Place
-from hocket.program.instruction import COMPUTE, Instruction, Kind, computes
-from hocket.program.memory_bound.slots import LaneSlot, place, shifted
+from hocket.program.instruction import COMPUTE, Kind, computes
+from hocket.program.memory_bound.slots import LaneSlot, shifted
 from hocket.program.program import Lane, Program
+from hocket.program.text.slot_table import SlotTable
 
 MAX_ROWS = 64
-MAX_BLOCKED = 6  # instructions shown for each device that cannot start
-_LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B"}
 _RULER = 5  # slots between two numbers of the ruler
 
 
@@ -39,7 +38,6 @@ def draw(
     program: Program,
     *,
     repeats: int = 1,
-    forward_slots: int = 1,
     backward_slots: int = 2,
     width: int | None = 160,
     mark: Place | None = None,
@@ -49,86 +47,34 @@ def draw(
 
     Arguments:
         repeats: repetitions of the period to draw.
-        forward_slots, backward_slots: slots of a forward and of a backward. Everything else takes no time.
+        backward_slots: slots of a backward. A forward takes one slot, everything else none.
         width: maximum columns of the drawing; None draws everything.
         mark: an instruction to point at. In a lane that is not a compute lane, the pointer is at the compute
             instruction that it serves.
         what: name of a row, such as "device".
     """
-    slots = place(program, repeats, forward_slots, backward_slots)
+    table = SlotTable(program, repeats, backward_slots)
     at = (mark.device, mark.lane if computes(mark.lane) else COMPUTE) if mark else None
-    labels = _Labels(program)
-    last = max((s.end for row in slots.values() for s in row if s.start >= 0), default=0)
-    blocked = any(s.start < 0 for row in slots.values() for s in row)
-    if blocked:
-        slots = {lane: _after(row, last) for lane, row in slots.items()}
-    total = max((s.end for row in slots.values() for s in row), default=0)
-    size = max((len(labels.of(s.instruction)) for row in slots.values() for s in row), default=1)
-    rows = {lane: _row(program, labels, lane, row, total, size, last, what) for lane, row in slots.items()}
-    grid = _Grid(list(rows), rows, total, size)
-    pointed = _pointed(program, slots.get(at, []), mark) if mark and at else None
+    rows = {lane: _row(table, lane, what) for lane in table.slots}
+    grid = _Grid(rows, table.total, table.size)
+    pointed = _pointed(program, table.slots.get(at, []), mark) if mark and at else None
     window = grid.window(width, pointed.start if pointed else 0)
     shown = _shown_rows(list(rows), at)
 
-    lines = grid.headings(window, slots, shown)
+    lines = grid.headings(window, table.slots[shown[0]] if shown else [])
     for lane in shown:
         lines.append(grid.line(lane, window))
         if mark and lane == at:
             lines.append(grid.pointer(pointed.start if pointed else window[0], window, _here(program, mark)))
-    lines += _notes(program, slots, labels, total, window, len(rows) - len(shown), blocked)
+    lines += _notes(table, window, len(rows) - len(shown))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-class _Labels:
-    """Labels of slots.
-
-    Examples: F3, B3, R3 (recomputed forward), F4-7 (bundle). Letters 'a', 'b', ... are added for the stages of one
-    device.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.hosted = {d: [s for s, stage in enumerate(program.stages) if d in stage.devices] for d in program.devices}
-        self.merged = [stage.merged for stage in program.stages]
-        self.chunks = any(len(stages) > 1 for stages in self.hosted.values())
-
-    def of(self, instruction: Instruction) -> str:
-        if instruction.kind not in _LETTERS:
-            return ""
-        letter = "R" if instruction.again else _LETTERS[instruction.kind]
-        last = instruction.index - 1 + (self.merged[instruction.stage] if instruction.stage < len(self.merged) else 1)
-        to = f"-{last}" if last > instruction.index else ""
-        return f"{letter}{instruction.index}{to}{self.chunk(instruction.device, instruction.stage)}"
-
-    def chunk(self, device: int, stage: int) -> str:
-        hosted = self.hosted.get(device, [])
-        if not self.chunks or stage not in hosted:
-            return ""
-        position = hosted.index(stage)
-        return chr(ord("a") + position) if position < 26 else f"/{position}"
-
-    def stages(self, device: int) -> str:
-        hosted = self.hosted.get(device, [])
-        if not self.chunks:
-            return f"stage {hosted[0]}" if hosted else ""
-        return "stages " + " ".join(f"{s}={self.chunk(device, s)}" for s in hosted)
-
-
-def _after(row: list[LaneSlot], time: int) -> list[LaneSlot]:
-    """A row with its blocked instructions one after the other, after everything else."""
-    placed, blocked = [s for s in row if s.start >= 0], [s for s in row if s.start < 0]
-    for slot in blocked[:MAX_BLOCKED]:
-        length = slot.end - slot.start
-        placed.append(LaneSlot(slot.part, slot.repetition, slot.position, slot.instruction, time, time + length))
-        time += length
-    return placed
-
-
-def _row(
-    program: Program, labels: _Labels, lane: Lane, slots: list[LaneSlot], total: int, size: int, last: int, what: str
-) -> _Row:
+def _row(table: SlotTable, lane: Lane, what: str) -> _Row:
     device, wave = lane[0], lane[1].removeprefix(COMPUTE)
+    slots, labels, size, total = table.slots[lane], table.labels, table.size, table.total
     row = _Row(f"{what} {device}{wave}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
-    whole = not program.prologue and not program.epilogue
+    whole = not table.program.prologue and not table.program.epilogue
     before: LaneSlot | None = None
     for slot in slots:
         if slot.instruction.kind is Kind.STEP:
@@ -143,8 +89,8 @@ def _row(
         if new or (before is None and slot.part != "prologue" and not whole):
             row.signs[slot.start] = "|"
         before = slot
-    if any(slot.start >= last and slot.end > slot.start for slot in slots):
-        row.signs[last] = "?"
+    if any(slot.start >= table.last and slot.end > slot.start for slot in slots):
+        row.signs[table.last] = "?"
     return row
 
 
@@ -152,7 +98,6 @@ def _row(
 class _Grid:
     """All rows with common columns. A sign in any row needs an additional column."""
 
-    lanes: list[Lane]
     rows: dict[Lane, _Row]
     total: int
     size: int
@@ -188,7 +133,7 @@ class _Grid:
                 text += row.cells[time] + row.behind[time + 1]
         return text
 
-    def headings(self, window: tuple[int, int], slots: dict[Lane, list[LaneSlot]], shown: list[Lane]) -> list[str]:
+    def headings(self, window: tuple[int, int], slots: list[LaneSlot]) -> list[str]:
         """Names of the parts, where the first row enters them, and the ruler."""
         first, end = window
         ruler = "slot".ljust(self.margin)
@@ -197,7 +142,7 @@ class _Grid:
                 ruler = ruler.ljust(self.column(time, first)) + str(time)
         parts = ""
         seen: set[tuple[str, int]] = set()
-        for slot in slots[shown[0]] if shown else []:
+        for slot in slots:
             key = (slot.part, slot.repetition)
             if key not in seen and first <= slot.start < end:
                 name = f"period +{slot.repetition}" if slot.part == "period" and slot.repetition else slot.part
@@ -242,26 +187,19 @@ def _shown_rows(lanes: list[Lane], marked: Lane | None) -> list[Lane]:
     return shown if marked is None or marked in shown else [*shown[:-1], marked]
 
 
-def _notes(
-    program: Program,
-    slots: dict[Lane, list[LaneSlot]],
-    labels: _Labels,
-    total: int,
-    window: tuple[int, int],
-    hidden: int,
-    blocked: bool,
-) -> list[str]:
+def _notes(table: SlotTable, window: tuple[int, int], hidden: int) -> list[str]:
     """Legend, share of idle slots, and a note on parts that are not shown."""
+    slots, total = table.slots, table.total
     told = ["F forward", "B backward"]
     if any(s.instruction.again for row in slots.values() for s in row):
         told.append("R forward again (recomputation)")
     told.append("* weights updated")
-    if labels.chunks:
+    if table.labels.chunks:
         told.append("a, b, ... the stages of a device")
-    if program.prologue or program.epilogue:
+    if table.program.prologue or table.program.epilogue:
         told.append("| the next part begins")
     lines = [", ".join(told)]
-    if blocked:
+    if table.blocked:
         lines.append("? instructions after this can never start")
     elif total:
         idle = total * len(slots) - sum(s.end - s.start for row in slots.values() for s in row)

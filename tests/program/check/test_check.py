@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import ProgramError
 from hocket.program.check.check import check, prove
-from hocket.program.check.deadlock import waiting_problems
+from hocket.program.check.deadlock import Standstill, waiting_problems
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, ValueKind
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.memory_bound.untimed_run import Untimed
@@ -266,8 +266,7 @@ def test_a_message_that_nobody_makes_room_for_is_told() -> None:
     program, way = small(), (1, "receive<0")
     stuck = {(0, "send>1"): 0, way: 0}
     live = {0: dict.fromkeys(program.period[0, "send>1"][0].reads), 1: {}}
-    meet = {(0, "send>1"): (way,)}
-    found = waiting_problems(program, "period", program.period, stuck, meet, live, {}, lambda lane: lane != way)
+    found = waiting_problems(Standstill(program, "period", program.period, stuck, live, {}, {way}))
     assert [(problem.code, problem.device, problem.lane) for problem in found] == [("deadlock", *way)]
     assert "no later instruction of the period consumes one" in found[0].message
 
