@@ -260,7 +260,9 @@ def test_layers_of_another_model() -> None:
     with pytest.raises(InputError, match="may belong to another model"):
         foreign.cuts(PROFILE)
     part = replace(PLAN, stages=(PlanStage(("layer0.1",), (0,)), PLAN.stages[1]))
-    with pytest.raises(InputError, match="a part of layer0, which this job does not cut: give it the subtask_bytes"):
+    with pytest.raises(
+        InputError, match="a subtask of layer0, which this job does not cut: set the job's subtask_bytes"
+    ):
         part.cuts(PROFILE)
     cut = replace(PROFILE, layers=tuple(replace(layer, name=f"{layer.name}.0") for layer in PROFILE.layers))
     with pytest.raises(InputError, match="profile the job and plan again, or leave subtask_bytes out"):
