@@ -1,7 +1,4 @@
-"""`hocket what-if`: predictions for other clusters or batch sizes.
-
-The subject is a plan, or the best plan of a model. No file is changed.
-"""
+"""`hocket what-if`: a plan, or a model's best plan, with other hardware or batches."""
 
 import sys
 from collections.abc import Sequence

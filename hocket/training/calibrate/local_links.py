@@ -120,10 +120,7 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
 
 
 def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
-    """Add reduce-scatter and all-gather times to a level, relative to its all-reduce.
-
-    Each is at least half of the all-reduce.
-    """
+    """Add times of reduce-scatter and all-gather, each at least half the all-reduce's."""
     size_bytes, *seconds = halves
     if level.all_reduce is None or not all(seconds):
         return level
