@@ -14,7 +14,7 @@ from hocket.errors import InternalError
 from hocket.scheduler.core.core import Policy
 from hocket.scheduler.model.snapshot import Active, Snapshot
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.simulation.workload import Workload
 
 
@@ -26,9 +26,9 @@ def ideal_jct_s(
     Raises:
         InternalError: the policy gives nothing to anybody, and nobody comes any more.
     """
-    columns = table.columns(tuple(types))
+    cluster = ClusterSpec(tuple(types), table.columns(types))
     jobs, arrives_s = work.jobs, [job.arrived_s for job in work.jobs]
-    steps_per_s = table.throughputs(table.rows(jobs), tuple(types), columns)
+    steps_per_s = table.throughputs(table.rows(jobs), cluster)
     remaining = np.array([job.steps for job in jobs])
     finished_s = np.full(len(jobs), np.nan)
     here: list[int] = []
@@ -40,7 +40,7 @@ def ideal_jct_s(
         rate = np.zeros(len(here))
         if here:
             active = tuple(Active(jobs[k], float(remaining[k]), now_s - arrives_s[k]) for k in here)
-            there = Snapshot(tuple(types), columns, active, steps_per_s[here], now_s=now_s)
+            there = Snapshot(cluster.types, cluster.columns, active, steps_per_s[here], now_s=now_s)
             rate = policy(there).throughput(there)
         own = np.array(here, dtype=np.int64)
         ends_s = now_s + np.divide(remaining[own], rate, out=np.full(len(here), inf), where=rate > 0)

@@ -17,7 +17,7 @@ from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.policies import max_min_fairness
 
 ROUNDS = 50
@@ -62,7 +62,7 @@ def measure(jobs: int, pairs: bool) -> str:
     each = max(8, int(scales.sum()) // 6 // 8 * 8)
     types = tuple(WorkerType(name, each, 8) for name in ("v100", "p100", "k80"))
     policy = Policy(pairs)
-    core = Core(types, tuple(Placement(k) for k in range(3)), policy, Settings())
+    core = Core(ClusterSpec(types, tuple(Placement(k) for k in range(3))), policy, Settings())
     for k in range(jobs):
         core.handle(JobArrived(Job(str(k), "any", 1e9, int(scales[k])), tuple(steps[k % KINDS].tolist())), 0.0)
     now_s, count, alive = 0.0, jobs, list(range(jobs))

@@ -1,7 +1,7 @@
 """Scheduler journals: writing during a simulation, and `hocket cluster replay`."""
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +13,16 @@ from hocket.printable import say
 if TYPE_CHECKING:
     from hocket.scheduler.core.core import Core
     from hocket.scheduler.core.events import Event
-    from hocket.scheduler.simulation.simulator import Watch
 
 
 @contextmanager
 def watching(
-    path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
-) -> "Iterator[Watch | None]":
-    """Yield a simulation observer that writes the journal and reports finished jobs.
+    core: "Core", path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
+) -> "Iterator[Callable[[Event, float], None] | None]":
+    """Yield an observer of a simulation that writes the journal and reports finished jobs.
 
     Arguments:
+        core: the simulation's core, before any event.
         path: journal file, or None. A refused simulation leaves no journal. An interrupted simulation leaves a journal
             of the events until then.
         policy: its name, for the journal.
@@ -37,28 +37,21 @@ def watching(
     from hocket.scheduler.journal.core_setup import Setup
     from hocket.scheduler.journal.journal import Journal
 
-    journals: list[Journal] = []
+    finished = 0
 
-    def watch(core: "Core") -> "Callable[[Event, float], None]":
-        finished = 0
-        if path:
-            journals.append(stack.enter_context(Journal.beside(path, Setup.of(core, policy), core)))
+    def told(event: "Event", now_s: float) -> None:
+        nonlocal finished
+        if journal:
+            journal.record(event, now_s)
+        if tell and isinstance(event, JobFinished) and event.job in counted:
+            finished += 1
+            tell(finished)
 
-        def told(event: "Event", now_s: float) -> None:
-            nonlocal finished
-            for journal in journals:
-                journal.record(event, now_s)
-            if tell and isinstance(event, JobFinished) and event.job in counted:
-                finished += 1
-                tell(finished)
-
-        return told
-
-    with ExitStack() as stack:
+    with Journal.beside(path, Setup.of(core, policy), core) if path else nullcontext() as journal:
         try:
-            yield watch if path or tell else None
+            yield told if path or tell else None
         except InputError:
-            if path and journals:
+            if path:
                 path.unlink(missing_ok=True)
             raise
 

@@ -94,10 +94,11 @@ def check_length(work: "Workload", site: Site, place: str) -> None:
     import numpy as np
 
     from hocket.errors import InputError
+    from hocket.scheduler.model.worker_types import ClusterSpec
 
     steps = np.array([job.steps for job in work.jobs])
-    table, types = site.table, site.types
-    steps_per_s = table.throughputs(table.rows(work.jobs), types, table.columns(types)).max(axis=1, initial=0.0)
+    table, cluster = site.table, ClusterSpec(site.types, site.table.columns(site.types))
+    steps_per_s = table.throughputs(table.rows(work.jobs), cluster).max(axis=1, initial=0.0)
     years = np.divide(steps, steps_per_s * _YEAR_S, out=np.zeros_like(steps), where=steps_per_s > 0)
     if (years > _MOST_YEARS).any():
         k = int((years > _MOST_YEARS).argmax())
@@ -140,14 +141,16 @@ def replay_of(
     from hocket.cli.cluster.policy_options import by_options, check_prices
     from hocket.cli.cluster.replay import watching
     from hocket.scheduler.simulation.metrics import summary
-    from hocket.scheduler.simulation.simulator import simulate as simulated
+    from hocket.scheduler.simulation.simulator import Simulation
 
     options = policy.options
     counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
     start_s = time.perf_counter()
-    with by_options(workers=site.file, policy=policy.shown), watching(journal, policy.spelt, tell, counted) as watch:
+    with by_options(workers=site.file, policy=policy.shown):
         check_prices(policy.spelt, site.types)
-        run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
+        simulation = Simulation(work, site.types, site.table, policy.allocate, options, site.given)
+        with watching(simulation.core, journal, policy.spelt, tell, counted) as observer:
+            run = simulation.run(observer)
     wall_s = time.perf_counter() - start_s
     told = of_deadlines(policy, work.jobs)
     run = replace(run, notes=(*run.notes, *told, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))

@@ -4,7 +4,7 @@ Rules of this file: the core never reads a clock, waits, draws random numbers wi
 that handle the same events at the same times reach the same state and return the same commands. The core does not
 know whether it is simulated.
 
-    core = Core(types, columns, policy, settings)
+    core = Core(cluster, policy, settings)
     commands = core.handle(JobArrived(job, throughputs), now_s)
 
 The driver reports events in time order and carries out each command before it reports the next event. A round begins
@@ -14,7 +14,7 @@ arrive during a round wait for the next round; if no round is running, the core 
 Source: Narayanan's dissertation, sections 5.3 and 5.5.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -56,7 +56,7 @@ from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.snapshot import Entity, Snapshot
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec
 from hocket.scheduler.rounds.selection import RoundSelection
 
 __all__ = ["Core", "Policy"]
@@ -74,8 +74,7 @@ class Core:
 
     def __init__(
         self,
-        types: Sequence[WorkerType],
-        columns: Sequence[Placement],
+        cluster: ClusterSpec,
         policy: Policy,
         settings: Settings | None = None,
         kept: np.ndarray | None = None,
@@ -89,9 +88,9 @@ class Core:
                 space sharing.
         """
         self.settings = settings or Settings()
-        self.columns = tuple(columns)
+        self.columns = cluster.columns
         self.roster = JobTable(len(self.columns))
-        self.floor = LeaseTable(types, columns)
+        self.floor = LeaseTable(cluster)
         self.asking = PolicyRunner(policy, self.settings, kept, entities, budget_usd)
         self.book = Ledger(self.settings.round_s, self.floor.type_of, self.settings.gifts == "counted")
         self.choice = RoundSelection(self.settings)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.scheduler.core.events import Command, Preempt, Renew, Start
 from hocket.scheduler.model.lease import Lease
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec
 from hocket.scheduler.rounds.placement import place, place_singles
 
 __all__ = ["SelectedJobs", "LeaseClaims", "LeaseTable"]
@@ -67,13 +67,13 @@ class LeaseTable:
         ran: unfinished jobs that were started at least once.
     """
 
-    def __init__(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> None:
-        self.types = list(types)
-        self.columns = tuple(columns)
-        self.type_of = np.array([column.type for column in columns], dtype=np.int64)
-        self.consolidated = np.array([column.consolidated for column in columns], dtype=bool)
-        self.up = [list(range(t.workers)) for t in types]
-        self.workers = np.array([t.workers for t in types], dtype=np.int64)
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.types = list(cluster.types)
+        self.columns = cluster.columns
+        self.type_of = np.array([column.type for column in self.columns], dtype=np.int64)
+        self.consolidated = np.array([column.consolidated for column in self.columns], dtype=bool)
+        self.up = [list(range(t.workers)) for t in self.types]
+        self.workers = np.array([t.workers for t in self.types], dtype=np.int64)
         self.running: dict[int, Lease] = {}
         self.since_s = 0.0
         self.ended: set[str] = set()

@@ -6,7 +6,7 @@ A pair that runs in a round is measured; its value is then known, and all affect
 Source: Narayanan's dissertation, section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from hocket.errors import InputError
 from hocket.scheduler.core.events import SharingMeasured
 from hocket.scheduler.estimator.estimator import Estimator, PairMeasurement
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec
 
 __all__ = ["Estimating", "Learner", "profiled"]
 
@@ -82,11 +82,9 @@ class Learner:
         measured: pairs and places measured in rounds.
     """
 
-    def __init__(
-        self, truth: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Placement], how: Estimating
-    ) -> None:
+    def __init__(self, truth: ThroughputTable, cluster: ClusterSpec, how: Estimating) -> None:
         self.how, self.truth = how, truth
-        self._at = truth.places_of(types, columns)
+        self._at = truth.places_of(cluster)
         self.estimator = profiled(truth, how)
         self.known = self.first = self._table()
         self.measured: set[tuple[int, int, int]] = set()

@@ -8,7 +8,7 @@ import numpy as np
 from hocket.scheduler.core.core import Core, Policy
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.snapshot import Entity
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 
 __all__ = ["Setup"]
 
@@ -47,7 +47,7 @@ class Setup:
     def core(self, policy: Policy) -> Core:
         """New core, before any event."""
         kept = None if self.kept is None else np.array(self.kept, dtype=float)
-        return Core(self.types, self.columns, policy, self.settings, kept, self.entities, self.budget_usd)
+        return Core(ClusterSpec(self.types, self.columns), policy, self.settings, kept, self.entities, self.budget_usd)
 
 
 def _as_tuples(kept: np.ndarray) -> tuple[tuple[tuple[float, ...], ...], ...]:

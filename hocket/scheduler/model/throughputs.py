@@ -15,7 +15,7 @@ import numpy as np
 from hocket.errors import InputError, nearest
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Pairs
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 
 Kind = tuple[str, int]  # job type, scale factor
 Place = tuple[str, bool]  # name of a type of worker, consolidated
@@ -147,9 +147,9 @@ class ThroughputTable:
                 found.append(Placement(k, False))
         return tuple(found)
 
-    def places_of(self, types: Sequence[WorkerType], columns: Sequence[Placement]) -> list[int]:
-        """Table column of each snapshot column."""
-        return [self.column[types[c.type].table_name, c.consolidated] for c in columns]
+    def places_of(self, cluster: ClusterSpec) -> list[int]:
+        """Table column of each column of the cluster."""
+        return [self.column[cluster.types[c.type].table_name, c.consolidated] for c in cluster.columns]
 
     def rows(self, jobs: Iterable[Job]) -> np.ndarray:
         """Table row of each job.
@@ -159,21 +159,21 @@ class ThroughputTable:
         """
         return np.array([self.find(j.job_type, j.scale_factor, f"job {j.id}") for j in jobs], dtype=np.int64)
 
-    def throughputs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> np.ndarray:
-        """Throughputs of jobs by snapshot column; shape (jobs, columns).
+    def throughputs(self, rows: np.ndarray, cluster: ClusterSpec) -> np.ndarray:
+        """Throughputs of jobs by column of the cluster; shape (jobs, columns).
 
         Single-worker jobs get 0 on spread columns, where they gain nothing.
         """
-        at = self.places_of(types, columns)
+        at = self.places_of(cluster)
         found = self.alone[rows][:, at]
         single = np.array([self.kinds[k][1] == 1 for k in range(len(self.kinds))])[rows]
-        spread = np.array([not c.consolidated for c in columns], dtype=bool)
+        spread = np.array([not c.consolidated for c in cluster.columns], dtype=bool)
         found[single[:, None] & spread[None, :]] = 0.0
         return found
 
-    def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Placement]) -> Pairs:
-        """Shares of throughput by snapshot column; classes are table rows."""
-        at = self.places_of(types, columns)
+    def pairs(self, rows: np.ndarray, cluster: ClusterSpec) -> Pairs:
+        """Shares of throughput by column of the cluster; classes are table rows."""
+        at = self.places_of(cluster)
         return Pairs(rows, self.kept[:, :, at])
 
     @cached_property

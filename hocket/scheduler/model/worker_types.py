@@ -67,3 +67,16 @@ class Placement(NamedTuple):
 
     type: int
     consolidated: bool = True
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Worker types of a cluster, and the columns of its allocations.
+
+    Attributes:
+        types: worker types, with the number of workers at the start.
+        columns: placements on the types, one or two for each type.
+    """
+
+    types: tuple[WorkerType, ...]
+    columns: tuple[Placement, ...]

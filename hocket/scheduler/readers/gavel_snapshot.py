@@ -17,7 +17,7 @@ from hocket.errors import InputError, nearest
 from hocket.scheduler.model.job import LEAST_STEPS, MOST_STEPS, Job
 from hocket.scheduler.model.snapshot import Active, Entity, Snapshot
 from hocket.scheduler.model.throughputs import STEPS_PER_S, ThroughputTable, can_be
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.readers._rows import json_bytes
 from hocket.scheduler.simulation.workload import FORMAT as WORKLOAD
 from hocket.scheduler.simulation.workload import check_ids, inside
@@ -126,7 +126,7 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
         if table is not None:
             table.columns(types)
             kinds = [table.find(a.job.job_type, a.job.scale_factor, f"jobs.{k}") for k, a in enumerate(active)]
-            pairs = table.pairs(np.array(kinds, dtype=np.int64), types, columns)
+            pairs = table.pairs(np.array(kinds, dtype=np.int64), ClusterSpec(types, columns))
         policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
         weights = data.entity_weights or {}
         entities = tuple(Entity(name, weight, policies.get(name, "fairness")) for name, weight in weights.items())

@@ -13,7 +13,7 @@ from hocket.scheduler.core.events import Start
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec
 from hocket.scheduler.simulation.metrics import JobRecord
 
 _LEAST = 1e-9  # minimum remaining steps of an unfinished job
@@ -42,18 +42,17 @@ class SimulatedWorkers:
     def __init__(
         self,
         jobs: Sequence[Job],
-        types: Sequence[WorkerType],
-        columns: Sequence[Placement],
+        cluster: ClusterSpec,
         table: ThroughputTable,
         whole_steps: bool,
     ) -> None:
-        count = len(jobs)
+        count, types, columns = len(jobs), cluster.types, cluster.columns
         self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
         self.place = {job.id: k for k, job in enumerate(jobs)}
         self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # index tuple of each single-job lease
         self.rows = table.rows(jobs)
-        self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
-        at = table.places_of(types, columns)
+        self.alone: list[list[float]] = table.throughputs(self.rows, cluster).tolist()
+        at = table.places_of(cluster)
         self._beside = table.beside[:, :, at]
         self.remaining = np.array([job.steps for job in jobs])
         self.speed, self.since_s, self.busy_s = np.zeros(count), np.zeros(count), np.zeros(count)

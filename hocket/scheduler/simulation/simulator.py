@@ -40,7 +40,7 @@ from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import LATEST_S
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.simulation.metrics import ClusterRun, Span
 from hocket.scheduler.simulation.simulated_workers import SimulatedWorkers
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions
@@ -48,9 +48,7 @@ from hocket.scheduler.simulation.stalled import Stalled
 from hocket.scheduler.simulation.workload import Workload
 from hocket.util.gc_pause import paused
 
-__all__ = ["Watch", "simulate"]
-
-Watch = Callable[[Core], Callable[[Event, float], None]]
+__all__ = ["Simulation", "simulate"]
 
 _LATEST_S = 10 * LATEST_S  # far beyond the last arrival
 
@@ -62,48 +60,49 @@ def simulate(
     policy: Policy,
     options: SimulatorOptions | None = None,
     given: Sequence[tuple[float, Event]] = (),
-    watch: Watch | None = None,
 ) -> ClusterRun:
     """Simulate a workload on a cluster.
 
     Arguments:
         table: true throughputs.
         given: external events in time order: price changes, workers joined or lost.
-        watch: function from the new core to an observer; the observer gets each event after the core, such as a
-            journal.
 
     Raises:
         InputError: jobs or types that the table does not have, invalid events, or counted jobs that can never
             complete, with names and reasons.
     """
-    if not types:
-        raise InputError("worker types", "none", "at least one")
-    with paused():
-        return _Simulation(workload, tuple(types), table, policy, options or SimulatorOptions(), given, watch).run()
+    return Simulation(workload, types, table, policy, options, given).run()
 
 
-class _Simulation:
-    """One simulation run: the event loop and the execution of commands."""
+class Simulation:
+    """One simulation run: the event loop and the execution of commands; arguments as for `simulate`.
 
+    Attributes:
+        core: the core that is driven; before `run`, it has not handled any event.
+    """
+
+    @paused()
     def __init__(
         self,
         workload: Workload,
-        types: tuple[WorkerType, ...],
+        types: Sequence[WorkerType],
         table: ThroughputTable,
         policy: Policy,
-        options: SimulatorOptions,
-        given: Sequence[tuple[float, Event]],
-        watch: Watch | None,
+        options: SimulatorOptions | None = None,
+        given: Sequence[tuple[float, Event]] = (),
     ) -> None:
+        if not types:
+            raise InputError("worker types", "none", "at least one")
+        types, options = tuple(types), options or SimulatorOptions()
         self.options, self.types, self.table, self.given = options, types, table, given
-        columns = table.columns(types, options.spread)
-        self.machine = SimulatedWorkers(workload.jobs, types, columns, table, options.whole_steps)
+        cluster = ClusterSpec(types, table.columns(types, options.spread))
+        self.machine = SimulatedWorkers(workload.jobs, cluster, table, options.whole_steps)
         self.jobs, self._names = workload.jobs, [job.id for job in workload.jobs]
-        self._learner = _learner(table, types, columns, options)
+        self._learner = _learner(table, cluster, options)
         known = options.known or (self._learner.known if self._learner else table)
         self._rows = known.rows(workload.jobs)
-        self._known = known.throughputs(self._rows, types, columns).tolist()
-        kept = known.pairs(self._rows, types, columns).kept if options.space_sharing else None
+        self._known = known.throughputs(self._rows, cluster).tolist()
+        kept = known.pairs(self._rows, cluster).kept if options.space_sharing else None
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
         self.allocations = 0
 
@@ -115,8 +114,8 @@ class _Simulation:
 
         update_wrapper(asked, policy, (), ())  # so that the core state includes the policy's memory
         entities = options.entities or workload.entities
-        self.core = Core(types, columns, asked, options.settings, kept, entities, options.budget_usd)
-        self._watcher = watch(self.core) if watch else None
+        self.core = Core(cluster, asked, options.settings, kept, entities, options.budget_usd)
+        self._observer: Callable[[Event, float], None] | None = None
         self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
         self.came = self.gone = self.rounds = 0
         self._stalled = Stalled(self.jobs, options.settings.recompute_after_s)
@@ -126,7 +125,14 @@ class _Simulation:
         counted = range(len(self.jobs))[options.first : options.last]
         self.waiting = set(counted)
 
-    def run(self) -> ClusterRun:
+    @paused()
+    def run(self, observer: Callable[[Event, float], None] | None = None) -> ClusterRun:
+        """Simulate until all counted jobs are finished.
+
+        Arguments:
+            observer: gets each event and its time in seconds after the core, such as `record` of a journal.
+        """
+        self._observer = observer
         while self._goes_on() and self.step():
             pass
         self.machine.close(self.now_s)
@@ -272,8 +278,8 @@ class _Simulation:
 
     def _tell(self, event: Event) -> None:
         commands, machine, now_s = self.core.handle(event, self.now_s), self.machine, self.now_s
-        if self._watcher is not None:
-            self._watcher(event, now_s)
+        if self._observer is not None:
+            self._observer(event, now_s)
         if not commands:
             return
         preempted, stopped, started, others = [], [], [], []
@@ -309,12 +315,10 @@ class _Simulation:
             self.notes[command.text] = None
 
 
-def _learner(
-    table: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Placement], options: SimulatorOptions
-) -> Learner | None:
+def _learner(table: ThroughputTable, cluster: ClusterSpec, options: SimulatorOptions) -> Learner | None:
     if options.estimating is None:
         return None
     if not options.space_sharing or options.known is not None:
         found = "space sharing is off" if not options.space_sharing else "throughputs are given by `known`"
         raise InputError("options: estimating", found, "space sharing without known throughputs")
-    return Learner(table, types, columns, options.estimating)
+    return Learner(table, cluster, options.estimating)

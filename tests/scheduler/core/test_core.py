@@ -161,10 +161,10 @@ def test_whatever_happens_the_rules_of_leases_hold(policy: Any, how: Settings, d
     No worker and no job is in two leases, and no lease has missing workers. A second core with the same events
     returns the same commands and reaches the same state.
     """
-    types, columns = cluster(5, 4, per_server=2, spread=True)
-    kept = np.full((1, 1, len(columns)), 0.6) if policy is pairing else None
-    drive = Driver(Core(types, columns, policy, how, kept))
-    again = Core(types, columns, policy, how, kept)
+    there = cluster(5, 4, per_server=2, spread=True)
+    kept = np.full((1, 1, len(there.columns)), 0.6) if policy is pairing else None
+    drive = Driver(Core(there, policy, how, kept))
+    again = Core(there, policy, how, kept)
     log: list[tuple[Any, float]] = []
     handle = drive.core.handle
 
@@ -177,7 +177,7 @@ def test_whatever_happens_the_rules_of_leases_hold(policy: Any, how: Settings, d
     for _ in range(data.draw(st.integers(1, 25))):
         story.step()
     for kind, busy_s in drive.busy_s.items():
-        own = sum(s * _scale(log, names) for (names, c), s in drive.time_s.items() if columns[c].type == kind)
+        own = sum(s * _scale(log, names) for (names, c), s in drive.time_s.items() if there.columns[c].type == kind)
         assert busy_s == pytest.approx(own)
     told = [(now_s, command) for event, now_s in log for command in again.handle(event, now_s)]
     assert told == drive.said
@@ -297,7 +297,7 @@ def test_who_leaves_a_pair_is_stopped_and_the_other_gets_a_lease_of_its_own(gone
     The lease of two stays unchanged until the round ends. If the second job ends, too, the lease ends.
     """
     drive = driver((1,), pairing, attempts=1)
-    drive.core = Core(*cluster(1), pairing, Settings(attempts=1), np.full((1, 1, 1), 0.6))
+    drive.core = Core(cluster(1), pairing, Settings(attempts=1), np.full((1, 1, 1), 0.6))
     for name in "ab":
         drive.tell(JobArrived(job(name), (1.0,), 0))
     drive.rounds(1)
@@ -404,7 +404,7 @@ def test_a_job_that_shares_goes_on_when_the_other_ends() -> None:
     Then the remaining job gets its own lease.
     """
     drive = driver((1,), pairing)
-    drive.core = Core(*cluster(1), pairing, Settings(), np.full((1, 1, 1), 0.6))
+    drive.core = Core(cluster(1), pairing, Settings(), np.full((1, 1, 1), 0.6))
     for name in "ab":
         drive.tell(JobArrived(job(name), (1.0,), 0))
     drive.rounds(1)
@@ -555,8 +555,7 @@ def test_sharing_that_was_measured_counts_both_ways() -> None:
 
     A job without a class shares with no job.
     """
-    types, columns = cluster(1)
-    core = Core(types, columns, even, None, np.full((2, 2, 1), 0.5))
+    core = Core(cluster(1), even, None, np.full((2, 2, 1), 0.5))
     core.handle(JobArrived(job("a"), (1.0,), 1), 0.0)
     core.handle(JobArrived(job("b"), (1.0,)), 0.0)
     core.handle(SharingMeasured(0, 1, 0, 0.7, 0.3), 0.0)

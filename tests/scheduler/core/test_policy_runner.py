@@ -69,8 +69,7 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
     def fails(snapshot: Snapshot) -> Allocation:
         raise SolverTrouble("fairness: time limit")
 
-    types, columns = cluster(2)
-    roster, floor = JobTable(1), LeaseTable(types, columns)
+    roster, floor = JobTable(1), LeaseTable(cluster(2))
     one = PolicyRunner(fails, Settings(), None, (), None)
     one.must = True
     assert one.ask(roster, floor, 0.0) == (None, "")
@@ -82,11 +81,10 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
 
 def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:
     """An additional class keeps nothing beside any other."""
-    types, columns = cluster(2)
     roster = JobTable(1)
     roster.add(Job("a", "any", 10.0), (1.0,), 0)
     roster.add(Job("b", "any", 10.0), (1.0,), -1)
-    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, LeaseTable(types, columns), 5.0).pairs
+    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, LeaseTable(cluster(2)), 5.0).pairs
     assert pairs is not None
     assert pairs.classes.tolist() == [0, 1]
     assert pairs.kept[:, :, 0].tolist() == [[0.6, 0.0], [0.0, 0.0]]

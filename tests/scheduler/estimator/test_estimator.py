@@ -13,7 +13,7 @@ from hocket.scheduler.estimator.fingerprint import Fitting
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
 from hocket.scheduler.model.throughputs import Kind, ThroughputTable
-from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.policies import max_min_fairness
 from hocket.scheduler.readers import throughputs_json
 
@@ -155,8 +155,10 @@ def test_the_table_goes_into_a_snapshot() -> None:
     types = (WorkerType("v100", 1), WorkerType("k80", 1))
     jobs = tuple(Job(f"{k}", kind[0], 1e4) for k, kind in enumerate((NEW, OTHER, NEW, ("LM (batch size 20)", 1))))
     rows, columns = table.rows(jobs), table.columns(types)
-    alone = Snapshot(types, columns, tuple(Active(j, j.steps) for j in jobs), table.throughputs(rows, types, columns))
-    shared = replace(alone, pairs=table.pairs(rows, types, columns))
+    alone = Snapshot(
+        types, columns, tuple(Active(j, j.steps) for j in jobs), table.throughputs(rows, ClusterSpec(types, columns))
+    )
+    shared = replace(alone, pairs=table.pairs(rows, ClusterSpec(types, columns)))
     assert max_min_fairness.allocate(shared).objective >= max_min_fairness.allocate(alone).objective - 1e-9
 
 

@@ -13,7 +13,7 @@ from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.estimator.simulated_estimates import Estimating, Learner, profiled
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.model.worker_types import WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import ClusterRun, summary
 from hocket.scheduler.simulation.simulator import simulate
@@ -21,13 +21,13 @@ from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import continuous
 
 TYPES = tuple(WorkerType(name, 2, 2) for name in ("v100", "k80"))
-COLUMNS = packaged().columns(TYPES)
+CLUSTER = ClusterSpec(TYPES, packaged().columns(TYPES))
 
 
 @cache
 def before(references: int = 8, pairs: int = 2) -> Learner:
     """A learner without measurements in rounds; not to be modified."""
-    return Learner(packaged(), TYPES, COLUMNS, Estimating(references, pairs))
+    return Learner(packaged(), CLUSTER, Estimating(references, pairs))
 
 
 def new_rows(learner: Learner) -> list[int]:
@@ -39,7 +39,7 @@ def new_rows(learner: Learner) -> list[int]:
 def did(row: int, beside: int, column: int) -> tuple[int, int, int, tuple[float, float]]:
     """The true value."""
     truth = packaged()
-    place = truth.places_of(TYPES, COLUMNS)[column]
+    place = truth.places_of(CLUSTER)[column]
     return row, beside, column, (float(truth.beside[row, beside, place]), float(truth.beside[beside, row, place]))
 
 
@@ -73,7 +73,7 @@ def test_reference_jobs_beside_each_other_are_as_they_are() -> None:
     at = np.ix_(known, known)
     assert np.allclose(learner.known.kept[at], learner.truth.kept[at])
     assert learner.error(learner.known, new_rows(learner)) > 0.03
-    everything = Learner(packaged(), TYPES, COLUMNS, Estimating(26, 0))
+    everything = Learner(packaged(), CLUSTER, Estimating(26, 0))
     assert np.allclose(everything.known.kept, packaged().kept)
 
 
@@ -82,17 +82,17 @@ def test_rounds_put_estimates_right_and_others_with_them() -> None:
 
     A pair that ran before gives no new information.
     """
-    learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 0))
+    learner = Learner(packaged(), CLUSTER, Estimating(8, 0))
     rows = new_rows(learner)
     others = [r for r in rows if r != rows[0]]
     beside = [learner.truth.row[kind] for kind in learner.estimator.reference.kinds if kind[1] == 1]
     ran = [did(rows[0], b, c) for b in beside[:6] for c in (0, 1)]
-    mine = np.ix_([rows[0]], beside[6:], sorted({learner.truth.places_of(TYPES, COLUMNS)[c] for c in (0, 1)}))
+    mine = np.ix_([rows[0]], beside[6:], sorted({learner.truth.places_of(CLUSTER)[c] for c in (0, 1)}))
     was = np.abs(learner.known.kept[mine] - learner.truth.kept[mine]).mean()
     events = learner.learn(ran)
     assert len(learner.measured) == 12
     for a, b, c, _ in ran:
-        place = learner.truth.places_of(TYPES, COLUMNS)[c]
+        place = learner.truth.places_of(CLUSTER)[c]
         assert learner.known.kept[a, b, place] == pytest.approx(learner.truth.kept[a, b, place])
     assert np.abs(learner.known.kept[mine] - learner.truth.kept[mine]).mean() < was
     assert any({e.sharing, e.beside} == {rows[0], others[0]} for e in events)  # never ran, thought of anew
@@ -105,8 +105,8 @@ def test_events_say_all_that_changed() -> None:
 
     Its columns are those of the cluster.
     """
-    learner = Learner(packaged(), TYPES, COLUMNS, Estimating(8, 1))
-    at = learner.truth.places_of(TYPES, COLUMNS)
+    learner = Learner(packaged(), CLUSTER, Estimating(8, 1))
+    at = learner.truth.places_of(CLUSTER)
     told = learner.first.kept[:, :, at].copy()
     rows = new_rows(learner)
     for a, b in pairwise(rows):
@@ -134,7 +134,7 @@ def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun
 def wrong(snapshot: Snapshot) -> float:
     """Error of the pair throughputs in snapshots."""
     assert snapshot.pairs is not None
-    at = packaged().places_of(TYPES, COLUMNS)
+    at = packaged().places_of(CLUSTER)
     return float(np.abs(snapshot.pairs.kept[:-1, :-1] - packaged().kept[:, :, at]).mean())
 
 

@@ -25,7 +25,7 @@ from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 
 
 def fixed(first: object, second: object, column: object, fraction: object) -> Policy:
@@ -140,20 +140,17 @@ class Driver:
         self.tell(Progressed(tuple(remaining), tuple(remaining.values())))
 
 
-def cluster(
-    *workers: int, per_server: int = 1, spread: bool = False
-) -> tuple[tuple[WorkerType, ...], tuple[Placement, ...]]:
-    """Types with given numbers of workers, and their columns.
+def cluster(*workers: int, per_server: int = 1, spread: bool = False) -> ClusterSpec:
+    """A cluster of types with given numbers of workers.
 
     Arguments:
         spread: True if each type has a second column.
     """
     types = tuple(WorkerType(f"type{k}", count, per_server) for k, count in enumerate(workers))
     columns = tuple(Placement(k, whole) for whole in ((True, False) if spread else (True,)) for k in range(len(types)))
-    return types, columns
+    return ClusterSpec(types, columns)
 
 
 def driver(workers: tuple[int, ...], policy: Policy, per_server: int = 1, **settings: object) -> Driver:
     """A driver of a new core with given numbers of workers."""
-    types, columns = cluster(*workers, per_server=per_server)
-    return Driver(Core(types, columns, policy, Settings(**settings)))  # type: ignore[arg-type]
+    return Driver(Core(cluster(*workers, per_server=per_server), policy, Settings(**settings)))  # type: ignore[arg-type]

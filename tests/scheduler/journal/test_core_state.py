@@ -112,8 +112,11 @@ def _busy() -> Core:
 
     Jobs wait, run and left; workers were lost, and prices changed.
     """
-    types, columns = cluster(3, 2, per_server=2)
-    core = Driver(Core(types, columns, FirstCome(True), Settings(queue="types", shuffle=True), np.full((1, 1, 2), 0.6)))
+    core = Driver(
+        Core(
+            cluster(3, 2, per_server=2), FirstCome(True), Settings(queue="types", shuffle=True), np.full((1, 1, 2), 0.6)
+        )
+    )
     for k in range(6):
         core.tell(JobArrived(job(f"j{k}", 1 + k % 2), (1.0, 0.5), 0))
     core.rounds(2)
@@ -175,11 +178,11 @@ def test_cores_that_compare_equal_answer_alike_to_all_that_comes(
 
     One core gets random events; the other gets the same events, with invalid ones in between. They stay equal.
     """
-    types, columns = cluster(3, 2, per_server=2)
+    there = cluster(3, 2, per_server=2)
     how = data.draw(
         st.sampled_from([Settings(), Settings(queue="types", shuffle=True, recompute="rounds", attempts=2)])
     )
-    drive, other = (Driver(Core(types, columns, make(), how, np.full((1, 1, 2), 0.8))) for _ in range(2))
+    drive, other = (Driver(Core(there, make(), how, np.full((1, 1, 2), 0.8))) for _ in range(2))
     story, log = Story(drive, data.draw), []
     handle = drive.core.handle
 

@@ -2,8 +2,6 @@
 
 import errno
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.scheduler.core.core import Core
 from hocket.scheduler.core.events import (
     Event,
     JobArrived,
@@ -38,14 +35,14 @@ from hocket.scheduler.journal.serialization import event_as_data, event_of
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.simulator import simulate
+from hocket.scheduler.simulation.simulator import Simulation
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 from hocket.scheduler.simulation.trace_generator import Draws, static
 from tests.scheduler.helpers.drive import cluster, even
 from tests.tiers import examples
 
-TYPES, COLUMNS = cluster(2, 1)
-SETUP = Setup(TYPES, COLUMNS, "even", Settings(balance_after=None), (((0.5, 0.5),),))
+CLUSTER = cluster(2, 1)
+SETUP = Setup(CLUSTER.types, CLUSTER.columns, "even", Settings(balance_after=None), (((0.5, 0.5),),))
 STORY: list[tuple[Event, float]] = [
     (JobArrived(Job("a", "any", 1e6, 1, 0.0, 2.0, 7200.0, "team"), (1.0, 0.1), 0), 0.0),
     (JobArrived(Job("b ü\n", "any", 1e6), (0.3, 1 / 3)), 0.1),
@@ -323,20 +320,17 @@ def test_the_journal_of_a_simulation_replays_to_its_state(tmp_path: Path) -> Non
 
     The run has job pairs, changing prices and lost workers.
     """
-    path, cores = tmp_path / "journal", []
+    path = tmp_path / "journal"
     types = (WorkerType("v100", 2, 2, 2.0), WorkerType("k80", 2, 1, 0.5))
     options = SimulatorOptions(Settings(round_s=3600.0), space_sharing=True, spread=True)
     given: list[tuple[float, Event]] = [(5000.0, PriceChanged(0, 3.0)), (9000.0, WorkersLost(1, (0,)))]
-
-    def watch(core: Core) -> Callable[[Event, float], None]:
-        cores.append(core)
-        return stack.enter_context(Journal.beside(path, Setup.of(core, "max_min_fairness"), core)).record
-
     work = static(packaged(), 5, 1, Draws(multiple=True))
-    with ExitStack() as stack:
-        simulate(work, types, packaged(), policy_named("max_min_fairness"), replace(options, last=2), given, watch)
+    simulation = Simulation(work, types, packaged(), policy_named("max_min_fairness"), replace(options, last=2), given)
+    core = simulation.core
+    with Journal.beside(path, Setup.of(core, "max_min_fairness"), core) as journal:
+        simulation.run(journal.record)
     found = read(path)
     assert found.setup == Setup.of(found.setup.core(even), "max_min_fairness")
-    states = [json.dumps(state_of(core)) for core in (cores[0], found.replay(policy_named(found.setup.policy)))]
+    states = [json.dumps(state_of(core)) for core in (simulation.core, found.replay(policy_named(found.setup.policy)))]
     assert states[0] == states[1]
-    assert len(cores[0].jobs) > 0
+    assert len(simulation.core.jobs) > 0

@@ -6,7 +6,7 @@ import pytest
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.throughputs import ThroughputTable
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.readers import throughputs_json
 
 V100, K80 = ("v100", True), ("k80", True)
@@ -37,9 +37,10 @@ def test_columns_of_a_snapshot() -> None:
     assert table.columns(types) == (Placement(0), Placement(1))
     columns = table.columns(types, spread=True)
     assert columns == (Placement(0), Placement(1), Placement(1, False))
+    cluster = ClusterSpec(types, columns)
     rows = table.rows([Job("a", "model", 1.0), Job("b", "model", 1.0, 2)])
-    assert table.throughputs(rows, types, columns).tolist() == [[2.0, 10.0, 0.0], [0.0, 18.0, 12.0]]
-    assert table.pairs(rows, types, columns).kept[0, 0].tolist() == [0.0, 0.6, 0.0]
+    assert table.throughputs(rows, cluster).tolist() == [[2.0, 10.0, 0.0], [0.0, 18.0, 12.0]]
+    assert table.pairs(rows, cluster).kept[0, 0].tolist() == [0.0, 0.6, 0.0]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])

@@ -14,7 +14,7 @@ from hocket.errors import InputError
 from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Snapshot
-from hocket.scheduler.model.worker_types import Placement, WorkerType
+from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.policies import makespan, makespan_budget
 from hocket.scheduler.readers.throughputs_json import packaged
 from hocket.scheduler.simulation.metrics import summary
@@ -99,8 +99,8 @@ def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
 def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
     """Minimum cost of single-worker jobs, each where it costs least."""
     table = packaged()
-    columns = tuple(Placement(k) for k in range(len(types)))
-    steps = table.throughputs(table.rows(work.jobs), types, columns)
+    cluster = ClusterSpec(types, tuple(Placement(k) for k in range(len(types))))
+    steps = table.throughputs(table.rows(work.jobs), cluster)
     prices = np.array([own.price_usd_per_hour for own in types]) / 3600
     each = np.divide(prices, steps, out=np.full(steps.shape, np.inf), where=steps > 0).min(axis=1)
     return float(each @ np.array([job.steps for job in work.jobs])) * (1 + 1e-9)
