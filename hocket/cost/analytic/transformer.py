@@ -43,56 +43,66 @@ class Precision:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
+@dataclass(frozen=True)
+class BlockExecution:
+    """Execution of a model's blocks by the ranks of a tensor-parallel group.
+
+    Attributes:
+        tensor: number of ranks.
+        recompute: recomputation inside of every block: "none"; "selective" for the tensors of attention between scores
+            and values; "full" for everything but the block's input (Narayanan's dissertation, section 4.3.5).
+        sequence_parallel: True if blocks work on slices of the sequence, except between column- and row-parallel
+            layers.
+    """
+
+    tensor: int = 1
+    recompute: str = "none"
+    sequence_parallel: bool = False
+
+    def check(self, model: Transformer) -> None:
+        """Refuse an unknown recomputation, and slices that do not divide a model's sequence."""
+        if self.sequence_parallel and (self.tensor == 1 or model.sequence % self.tensor):
+            raise InputError(
+                "sequence_parallel",
+                f"a sequence of {model.sequence} for {self.tensor} devices",
+                "two or more devices, in a number that divides the sequence",
+            )
+        if self.recompute not in RECOMPUTE:
+            raise InputError("recompute", repr(self.recompute), f"one of {', '.join(RECOMPUTE)}")
+
+
 def analytic(
     model: Transformer,
     device: DeviceType,
+    execution: BlockExecution = BlockExecution(),
     *,
-    tensor: int = 1,
-    sequence_parallel: bool = False,
-    recompute: str = "none",
     precision: Precision = Precision(),
     calibration: Calibration | None = None,
     microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
 ) -> ModelProfile:
-    """Estimate the profile of a model on one of `tensor` tensor-parallel devices.
+    """Estimate the profile of a model on one tensor-parallel rank.
 
     Arguments:
-        sequence_parallel: True if blocks work on slices of the sequence, except between column- and row-parallel
-            layers.
-        recompute: recomputation inside of every block: "none"; "selective" for the tensors of attention between scores
-            and values; "full" for everything but the block's input (Narayanan's dissertation, section 4.3.5).
         precision: bytes of each parameter.
         calibration: factors of the device type, fitted to a measured profile.
         microbatch_sizes: samples of a microbatch, for each entry of the profile.
 
     Raises:
-        InputError: `tensor` does not divide the model, `recompute` is unknown, the device type has no rate for the data
-            type, or the calibration is for another device type.
+        InputError: the tensor-parallel size does not divide the model, the recomputation is unknown, the device type
+            has no rate for the data type, or the calibration is for another device type.
     """
-    if sequence_parallel and (tensor == 1 or model.sequence % tensor):
-        raise InputError(
-            "sequence_parallel",
-            f"a sequence of {model.sequence} for {tensor} devices",
-            "two or more devices, in a number that divides the sequence",
-        )
-    if recompute not in RECOMPUTE:
-        raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")
+    execution.check(model)
     check_rate(device, precision.dtype)
     if calibration is not None:
         calibration.check(device)
-    layers = [blocks_of(model, size, tensor, sequence_parallel) for size in microbatch_sizes]
+    rank = _RankCosts(model, device, execution, precision, calibration)
+    layers = [blocks_of(model, size, execution.tensor, execution.sequence_parallel) for size in microbatch_sizes]
     known: dict[str, Layer] = {}
     rows: list[Layer] = []
-    slower = calibration.step if calibration else 1.0
     for k, each in enumerate(zip(*layers, strict=True)):
         kind = each[0].kind
         if kind not in known:
-            own = [_figures(block, device, precision, recompute, calibration) for block in each]
-            again = recompute == "full" and kind == "block"
-            layer = _layer(each, own, model, precision, device, tensor, again, slower)
-            if again or (recompute == "selective" and each[0].again):
-                layer = replace(layer, notes=(*layer.notes, f"{AGAIN}{recompute}"))
-            known[kind] = layer
+            known[kind] = rank.layer(each)
         layer = known[kind]
         if kind == "block":
             layer = replace(layer, name=f"block.{k - 1}", parameters=(f"block.{k - 1}.weight",))
@@ -114,8 +124,8 @@ def analytic(
         source=f"worked out for {device.name}",
         notes=(f"calibrated by {calibration.source}",) if calibration else (),
         dtype=precision.dtype,
-        tensor=tensor,
-        sequence_parallel=sequence_parallel,
+        tensor=execution.tensor,
+        sequence_parallel=execution.sequence_parallel,
     )
 
 
@@ -130,59 +140,65 @@ class _Figures:
     flops: float
 
 
-def _figures(
-    block: BlockCost, device: DeviceType, precision: Precision, recompute: str, calibration: Calibration | None
-) -> _Figures:
-    forth, back = (calibration.forward, calibration.backward) if calibration else (None, None)
-    forward_s = calibrated_s(block.forward, device, precision.dtype, forth)
-    adding = (MemoryPass(block.parameters * precision.adding_bytes),) if precision.adding_bytes else ()
-    backward_s = calibrated_s((*block.backward, *adding), device, precision.dtype, back)
-    stash, working = block.stash_bytes, block.working_bytes
-    if recompute == "selective" and block.again:
-        backward_s += calibrated_s(block.again, device, precision.dtype, forth)
-        stash, working = stash - block.again_bytes, working + block.again_bytes
-    elif recompute == "full" and block.kind == "block":
-        backward_s += forward_s
-        stash, working = block.output_bytes, working + stash - block.output_bytes
-    return _Figures(forward_s, backward_s, stash, working, flops_of(block.forward))
+@dataclass(frozen=True)
+class _RankCosts:
+    """Costs of a model's layers on one tensor-parallel rank."""
 
+    model: Transformer
+    device: DeviceType
+    execution: BlockExecution
+    precision: Precision
+    calibration: Calibration | None
 
-def _layer(
-    blocks: Sequence[BlockCost],
-    own: Sequence[_Figures],
-    model: Transformer,
-    precision: Precision,
-    device: DeviceType,
-    tensor: int,
-    again: bool,
-    slower: float,
-) -> Layer:
-    block = blocks[0]
-    parameters: tuple[str, ...] = (f"{block.kind}.weight",)
-    count = block.parameters
-    if block.kind == "output" and model.tied:
-        parameters = (*parameters, "embedding.weight")
-        count += model.vocabulary * model.hidden / tensor
-    return Layer(
-        name=block.kind,
-        kind=block.kind,
-        forward_s=tuple(one.forward_s for one in own),
-        backward_s=tuple(one.backward_s for one in own),
-        stash_bytes=tuple(one.stash_bytes for one in own),
-        working_bytes=tuple(one.working_bytes for one in own),
-        parameters=parameters,
-        weights_bytes=count * precision.weight_bytes,
-        gradients_bytes=count * precision.gradient_bytes,
-        optimizer_bytes=count * precision.optimizer_bytes,
-        step_s=slower * moving_s(count * precision.step_bytes, device),
-        copy_s=moving_s(2 * count * precision.weight_bytes, device),
-        flops=tuple(one.flops for one in own),
-        reduced_bytes=tuple(one.reduced_bytes for one in blocks) if any(block.reductions) else (),
-        reductions=_ways(block.reductions, again),
-        gathered_bytes=tuple(one.gathered_bytes for one in blocks) if any(block.gathers) else (),
-        gathers=_ways(block.gathers, again),
-        notes=(RANDOM,) if model.dropout and block.kind != "output" else (),
-    )
+    def layer(self, blocks: Sequence[BlockCost]) -> Layer:
+        """A layer, from its costs for each microbatch size."""
+        block, precision, device = blocks[0], self.precision, self.device
+        own = [self._figures(one) for one in blocks]
+        again = self.execution.recompute == "full" and block.kind == "block"
+        slower = self.calibration.step if self.calibration else 1.0
+        parameters: tuple[str, ...] = (f"{block.kind}.weight",)
+        count = block.parameters
+        if block.kind == "output" and self.model.tied:
+            parameters = (*parameters, "embedding.weight")
+            count += self.model.vocabulary * self.model.hidden / self.execution.tensor
+        notes = (RANDOM,) if self.model.dropout and block.kind != "output" else ()
+        if again or (self.execution.recompute == "selective" and block.again):
+            notes = (*notes, f"{AGAIN}{self.execution.recompute}")
+        return Layer(
+            name=block.kind,
+            kind=block.kind,
+            forward_s=tuple(one.forward_s for one in own),
+            backward_s=tuple(one.backward_s for one in own),
+            stash_bytes=tuple(one.stash_bytes for one in own),
+            working_bytes=tuple(one.working_bytes for one in own),
+            parameters=parameters,
+            weights_bytes=count * precision.weight_bytes,
+            gradients_bytes=count * precision.gradient_bytes,
+            optimizer_bytes=count * precision.optimizer_bytes,
+            step_s=slower * moving_s(count * precision.step_bytes, device),
+            copy_s=moving_s(2 * count * precision.weight_bytes, device),
+            flops=tuple(one.flops for one in own),
+            reduced_bytes=tuple(one.reduced_bytes for one in blocks) if any(block.reductions) else (),
+            reductions=_ways(block.reductions, again),
+            gathered_bytes=tuple(one.gathered_bytes for one in blocks) if any(block.gathers) else (),
+            gathers=_ways(block.gathers, again),
+            notes=notes,
+        )
+
+    def _figures(self, block: BlockCost) -> _Figures:
+        precision, recompute = self.precision, self.execution.recompute
+        forth, back = (self.calibration.forward, self.calibration.backward) if self.calibration else (None, None)
+        forward_s = calibrated_s(block.forward, self.device, precision.dtype, forth)
+        adding = (MemoryPass(block.parameters * precision.adding_bytes),) if precision.adding_bytes else ()
+        backward_s = calibrated_s((*block.backward, *adding), self.device, precision.dtype, back)
+        stash, working = block.stash_bytes, block.working_bytes
+        if recompute == "selective" and block.again:
+            backward_s += calibrated_s(block.again, self.device, precision.dtype, forth)
+            stash, working = stash - block.again_bytes, working + block.again_bytes
+        elif recompute == "full" and block.kind == "block":
+            backward_s += forward_s
+            stash, working = block.output_bytes, working + stash - block.output_bytes
+        return _Figures(forward_s, backward_s, stash, working, flops_of(block.forward))
 
 
 def _ways(once: tuple[int, int], again: bool) -> tuple[int, int]:

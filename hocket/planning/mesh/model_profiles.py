@@ -1,6 +1,6 @@
-"""An analytic model on a cluster: estimated profiles for its device types, and the layout spaces to search.
+"""Estimated profiles of an analytic model for a cluster, and its layout spaces.
 
-Rules of this file: nothing is searched, measured or allocated; each profile is worked out once.
+Rules of this file: no search, measurement or allocation; each profile is computed once.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,16 @@ from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
 
-SIZES = (1, 2, 4, 8, 16)  # of microbatches
+SIZES = (1, 2, 4, 8, 16)  # default microbatch sizes
 
 
 class SizedSpace:
     """Model, cluster and request of a search.
 
     Attributes:
-        model, cluster, request: what was asked. devices: types of the cluster; device: the first of them.
+        model, cluster, request: as given.
+        devices: device types of the cluster.
+        device: the first of these.
     """
 
     def __init__(self, model: Transformer, cluster: Cluster, request: PlanRequest) -> None:
@@ -61,19 +63,22 @@ class SizedSpace:
         return self._profiles[key]
 
     def _calibration_of(self, device: DeviceType) -> Calibration | None:
-        """Calibration of a device type. In a heterogeneous cluster one type may be calibrated, others use the catalogue."""
+        """Calibration of a device type.
+
+        In a heterogeneous cluster one type may be calibrated. The others use the catalogue.
+        """
         factors = self.request.calibration
         known = factors is None or any(factors.device_type == one.name for one in self.devices)
         return factors if not known or (factors and factors.device_type == device.name) else None
 
     def share(self, other: "SizedSpace") -> None:
-        """Take the profiles of another space of the same model and numbers, where its devices are the same."""
+        """Use the profiles of another space of this model, if its devices are the same."""
         if other.devices == self.devices:
             self._profiles = other._profiles
 
     def spaces(self, cluster: Cluster, request: PlanRequest) -> Iterator[LayoutSpace]:
-        """All layout spaces of a search, on this cluster or on one of the same devices."""
-        # In a fused kernel scores are made again in any case.
+        """All layout spaces of a search, on this cluster or one with the same devices."""
+        # A fused attention kernel recomputes scores in any case.
         ways = [word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention]
         whole = replace(
             request,
@@ -85,7 +90,7 @@ class SizedSpace:
         return spaces(self.profile, cluster, whole)
 
     def profile_of(self, found: SimulatedLayout) -> ModelProfile:
-        """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
+        """Profile that the plan of a layout names, of one tensor-parallel rank."""
         if found.mesh.again:
             return woven(lambda word: self.profile_with(found, word), found.mesh.again)
         return self.profile_with(found, found.mesh.recompute)
@@ -107,7 +112,7 @@ def sizes_of(request: PlanRequest) -> tuple[int, ...]:
 
 
 def divisors(devices: int) -> tuple[int, ...]:
-    """Widths of tensor-parallel groups; those that fit neither model nor levels are left out by `spaces`."""
+    """Tensor-parallel sizes to try; `spaces` skips sizes that do not fit."""
     return tuple(width for width in range(1, devices + 1) if devices % width == 0)
 
 

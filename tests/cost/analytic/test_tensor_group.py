@@ -3,7 +3,7 @@
 import pytest
 
 from hocket.cost.analytic.tensor_group import of_group
-from hocket.cost.analytic.transformer import analytic
+from hocket.cost.analytic.transformer import BlockExecution, analytic
 from hocket.hardware import catalog
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster, Level
@@ -22,7 +22,7 @@ def test_members_wait_for_what_they_reduce(recompute: str) -> None:
     """
     a100 = catalog.device_type("a100-80gb")
     group = grouped(Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb"), 4)
-    own = analytic(GPT, a100, tensor=4, recompute=recompute)
+    own = analytic(GPT, a100, BlockExecution(4, recompute))
     whole = of_group(own, group)
     for k, size in enumerate(own.microbatch_sizes):
         each = group.all_reduce_s(2 * size * GPT.sequence * GPT.hidden)
@@ -43,7 +43,7 @@ def test_slices_are_gathered_and_scattered() -> None:
     """
     a100 = catalog.device_type("a100-80gb")
     group = grouped(Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb"), 4)
-    own = analytic(GPT, a100, tensor=4, sequence_parallel=True)
+    own = analytic(GPT, a100, BlockExecution(4, sequence_parallel=True))
     for k, size in enumerate(own.microbatch_sizes):
         each = group.all_reduce_s(2 * size * GPT.sequence * GPT.hidden)
         half, norm = each / 2, group.all_reduce_s(2 * 2 * GPT.hidden)
@@ -66,7 +66,7 @@ def test_other_devices_exchange_as_quickly() -> None:
     a100 = catalog.device_type("a100-80gb")
     server = Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb")
     group = grouped(Change(rate=2.0).of(server), 4)
-    own = analytic(GPT, a100, tensor=4)
+    own = analytic(GPT, a100, BlockExecution(4))
     whole = of_group(own, grouped(server, 4))
     for plain, here, layer in zip(own.layers, whole.layers, of_group(own, group).layers, strict=True):
         there = layer.elsewhere[0]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.cost.analytic.transformer import RECOMPUTE, Precision, analytic
+from hocket.cost.analytic.transformer import RECOMPUTE, BlockExecution, Precision, analytic
 from hocket.cost.kernels import seconds
 from hocket.errors import InputError
 from hocket.hardware import catalog
@@ -63,7 +63,7 @@ def test_recomputation_trades_seconds_for_bytes(tensor: int) -> None:
 
     Recomputed tensors are there while the backward runs.
     """
-    blocks = [analytic(GPT, A100, tensor=tensor, recompute=how).layers[1] for how in RECOMPUTE]
+    blocks = [analytic(GPT, A100, BlockExecution(tensor, how)).layers[1] for how in RECOMPUTE]
     kept = [block.stash_bytes[0] for block in blocks]
     assert kept[0] > kept[1] > kept[2] == 2 * GPT.sequence * GPT.hidden
     assert [block.stash_bytes[0] + block.working_bytes[0] for block in blocks] == pytest.approx(
@@ -81,8 +81,8 @@ def test_what_is_refused() -> None:
     These are unknown words, widths that do not divide, and data types without a rate.
     """
     with pytest.raises(InputError, match=r"^recompute: found 'some'; expected one of none, selective, full"):
-        analytic(GPT, A100, recompute="some")
+        analytic(GPT, A100, BlockExecution(recompute="some"))
     with pytest.raises(InputError, match=r"^tensor: found 5; expected a divisor of heads, 24"):
-        analytic(GPT, A100, tensor=5)
+        analytic(GPT, A100, BlockExecution(5))
     with pytest.raises(InputError, match=r"^device a100-80gb: dtype: found 'float8'"):
         analytic(GPT, A100, precision=Precision("float8"))

@@ -46,7 +46,7 @@ def untied(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_paralle
     return analytic(model, A100, BlockExecution(tensor, recompute, along), microbatch_sizes=sizes)
 
 
-def plane(
+def layout_space(
     tensor: int,
     recompute: str = "none",
     sequence_parallel: bool = False,
@@ -61,7 +61,7 @@ def plane(
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_all_divisions(tensor: int) -> None:
     """Devices, batch and layers are divided; every mesh is one that its schedule supports."""
-    found = list(plane(tensor, strategies=STRATEGIES).meshes(16))
+    found = list(layout_space(tensor, strategies=STRATEGIES).meshes(16))
     assert len(set(found)) == len(found)
     assert {mesh.depth * mesh.tensor * mesh.width for mesh in found} == {8}
     assert {mesh.microbatches * mesh.samples * mesh.width for mesh in found} == {16}
@@ -69,8 +69,8 @@ def test_all_divisions(tensor: int) -> None:
     for mesh in found:
         assert len(mesh.ends) == mesh.depth * mesh.chunks
         assert mesh.ends[-1] == 8
-        situation, choice = plane(tensor).choice(mesh, 16)
-        shapes = stage_shapes(situation.profile, choice.stages)
+        space, choice = layout_space(tensor).choice(mesh, 16)
+        shapes = stage_shapes(space.profile, choice.stages)
         assert strategy(mesh.strategy).supports(shapes, choice.microbatches, {}) is None
         assert str(mesh).startswith(f"p{mesh.depth} t{tensor} d{mesh.width}")
 
@@ -81,14 +81,14 @@ def test_all_divisions(tensor: int) -> None:
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
     """Seconds and bytes, with whole state and divided, whether replicas or stages are neighbours; where one column has one stage
     without chunks, close to it."""
-    own = plane(tensor, recompute, along, ("none", "optimizer"), STRATEGIES)
+    own = layout_space(tensor, recompute, along, ("none", "optimizer"), STRATEGIES)
     meshes = list(own.meshes(8))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, own))]
     assert bool(across) == (tensor < 4)
     for mesh in (*meshes, *across):
         bound = own.bound(mesh)
-        situation, choice = own.choice(mesh, 8)
-        found = predict_choice(situation, mesh.strategy, choice)
+        space, choice = own.choice(mesh, 8)
+        found = predict_choice(space, mesh.strategy, choice)
         assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
         assert mesh.chunks == 1 or own.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
         assert own.least_bytes(mesh) <= bound.bytes * (1 + 1e-9), mesh
@@ -110,21 +110,21 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
     meshes = [mesh for mesh in own.meshes(64) if mesh.depth == 8 and mesh.chunks in (1, 2, 4)]
     assert len(meshes) == 6
     for mesh in meshes:
-        situation, choice = own.choice(mesh, 64)
-        found = max(predict_choice(situation, mesh.strategy, choice).peak_memory_bytes.values())
+        space, choice = own.choice(mesh, 64)
+        found = max(predict_choice(space, mesh.strategy, choice).peak_memory_bytes.values())
         assert close * found <= own.bound(mesh).bytes <= found + 1, mesh
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_columns_that_divide_their_state(tensor: int) -> None:
     """Each mesh of several columns has a twin, which says so, holds less and steps less; one column divides nothing."""
-    both, whole = (list(plane(tensor, shards=s).meshes(8)) for s in (("none", "optimizer"), ("none",)))
+    both, whole = (list(layout_space(tensor, shards=s).meshes(8)) for s in (("none", "optimizer"), ("none",)))
     assert [mesh for mesh in both if not mesh.sharded] == whole
     twins = [mesh for mesh in both if mesh.sharded]
     assert [replace(mesh, shard="none") for mesh in twins] == [mesh for mesh in whole if mesh.width > 1]
-    only = list(plane(tensor, shards=("optimizer",)).meshes(8))
+    only = list(layout_space(tensor, shards=("optimizer",)).meshes(8))
     assert only == [mesh for mesh in both if mesh.sharded or mesh.width == 1]
-    own = plane(tensor)
+    own = layout_space(tensor)
     for mesh in twins:
         plain = replace(mesh, shard="none")
         assert mesh.config == f"{plain.config} z1"
@@ -147,7 +147,7 @@ def test_widths_that_do_not_fit_are_left_out() -> None:
 
 def test_slices_of_the_sequence() -> None:
     """They say so, are sent as they are, and leave more room; a device alone has none, nor what does not divide the sequence."""
-    plain, along = plane(2), plane(2, sequence_parallel=True)
+    plain, along = layout_space(2), layout_space(2, sequence_parallel=True)
     assert (plain.slices, along.slices) == (True, False)
     for one, other in zip(plain.meshes(8), along.meshes(8), strict=True):
         assert str(other) == str(one).replace("t2", "t2s")
@@ -162,8 +162,8 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
     shards = ("none", "optimizer")
     slow = LayoutSpace(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
     for mesh in slow.meshes(16):
-        situation, choice = slow.choice(mesh, 16)
-        found = predict_choice(situation, mesh.strategy, choice)
+        space, choice = slow.choice(mesh, 16)
+        found = predict_choice(space, mesh.strategy, choice)
         assert slow.bound(mesh).seconds <= found.iteration_s * (1 + 1e-9), mesh
         assert mesh.chunks == 1 or slow.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
 
@@ -184,12 +184,10 @@ def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, 
     assert all(level.overlap is not None for level in known.group.cluster.levels)
     others = 0
     for mesh in known.meshes(16):
-        situation, choice = known.choice(mesh, 16)
-        found = predict_choice(situation, mesh.strategy, choice)
-        without = replace(
-            situation.cluster, levels=tuple(replace(one, overlap=None) for one in situation.cluster.levels)
-        )
-        others += found != predict_choice(replace(situation, cluster=without), mesh.strategy, choice)
+        space, choice = known.choice(mesh, 16)
+        found = predict_choice(space, mesh.strategy, choice)
+        without = replace(space.cluster, levels=tuple(replace(one, overlap=None) for one in space.cluster.levels))
+        others += found != predict_choice(replace(space, cluster=without), mesh.strategy, choice)
         assert known.bound(mesh).seconds <= found.iteration_s * (1 + 1e-9), mesh
         assert mesh.chunks == 1 or known.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
     assert others > 3
@@ -208,8 +206,8 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     meshes = list(slow.meshes(16))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, slow))]
     for mesh in (*meshes, *across):
-        situation, choice = slow.choice(mesh, 16)
-        found, bound = predict_choice(situation, mesh.strategy, choice), slow.bound(mesh)
+        space, choice = slow.choice(mesh, 16)
+        found, bound = predict_choice(space, mesh.strategy, choice), slow.bound(mesh)
         assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
         near.append(bound.seconds / found.iteration_s)
     assert max(near) > 0.95
@@ -228,8 +226,8 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
     own, gains = LayoutSpace(of, four, 1, "none", (1,)), []
     for mesh in own.meshes(microbatches):
         if mesh.chunks > 1 and mesh.width == 1:
-            situation, choice = own.choice(mesh, microbatches)
-            found = predict_choice(situation, mesh.strategy, choice)
+            space, choice = own.choice(mesh, microbatches)
+            found = predict_choice(space, mesh.strategy, choice)
             close_s = own.closer_s(mesh)
             assert 0.98 * found.iteration_s <= close_s <= found.iteration_s * (1 + 1e-9), mesh
             gains.append(close_s / own.bound(mesh).seconds - 1)
@@ -251,9 +249,9 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
     assert {(mesh.depth, mesh.chunks, mesh.strategy) for mesh in units} == {(1, 1, "fully_sharded")}
     assert {mesh.width for mesh in units} == {8 // tensor}
     for mesh in units:
-        situation, choice = own.choice(mesh, 16)
+        space, choice = own.choice(mesh, 16)
         assert [stage.layers for stage in choice.stages] == [(k,) for k in range(8)]
-        bound, found = own.bound(mesh), predict_choice(situation, mesh.strategy, choice)
+        bound, found = own.bound(mesh), predict_choice(space, mesh.strategy, choice)
         assert 0.45 * found.iteration_s <= bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
         assert own.least_bytes(mesh) <= bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
         whole = own.bound(replace(mesh, shard="none"))

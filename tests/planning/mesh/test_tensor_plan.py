@@ -22,9 +22,9 @@ PLAN = Plan("flush", "gpt", 8, 1, STAGES, SERVERS, tensor=2, slices=True, profil
 
 def wide(slices: bool, samples: int = 1) -> tuple[LayoutSpace, ParallelLayout]:
     """Two stages of two groups of two devices."""
-    plane = LayoutSpace(source, SERVERS, 2, "none", (1, 2), slices)
+    layout_space = LayoutSpace(source, SERVERS, 2, "none", (1, 2), slices)
     wanted = (2, 2, 1, samples)
-    return plane, next(m for m in plane.meshes(8) if (m.depth, m.width, m.chunks, m.samples) == wanted)
+    return layout_space, next(m for m in layout_space.meshes(8) if (m.depth, m.width, m.chunks, m.samples) == wanted)
 
 
 def test_text_and_back() -> None:
@@ -40,12 +40,12 @@ def test_text_and_back() -> None:
 @pytest.mark.parametrize("slices", [True, False])
 def test_a_plan_is_predicted_as_its_mesh(slices: bool) -> None:
     """The seam gives what the search simulated: the same seconds and bytes; in full as in short."""
-    plane, mesh = wide(slices)
-    situation, choice = plane.choice(mesh, 8)
+    layout_space, mesh = wide(slices)
+    space, choice = layout_space.choice(mesh, 8)
     stages = tuple(PlanStage(tuple(NAMES[i] for i in cut.layers), cut.devices) for cut in choice.stages)
     plan = replace(PLAN, stages=stages, slices=slices)
     found = predict_iteration(plan, PROFILE)
-    searched = predict_choice(situation, mesh.strategy, choice)
+    searched = predict_choice(space, mesh.strategy, choice)
     assert found.iteration_s == pytest.approx(searched.iteration_s, rel=1e-9)
     assert found.peak_memory_bytes == pytest.approx(searched.peak_memory_bytes)
     trace, summary = predict(plan, PROFILE)

@@ -38,9 +38,9 @@ EIGHT = replace(
 )
 
 
-def every(plane: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
+def every(layout_space: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
     """Every order of stages on disjoint groups of devices, whatever their types, and all borders between them."""
-    devices, layers = range(plane.group.cluster.devices), len(plane.profile.layers)
+    devices, layers = range(layout_space.group.cluster.devices), len(layout_space.profile.layers)
     for used in range(1, len(devices) + 1):
         for order in permutations(devices, used):
             for depth in range(1, used + 1):
@@ -60,8 +60,8 @@ def test_as_good_as_the_best_of_all(link: float) -> None:
     """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
     found = search_sizes(SMALL, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,))
-    best = min((simulated(plane, mesh) for mesh in every(plane, 8)), key=lambda one: one.iteration_s)
+    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,))
+    best = min((simulated(layout_space, mesh) for mesh in every(layout_space, 8)), key=lambda one: one.iteration_s)
     assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
 
 
@@ -112,18 +112,20 @@ def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
     cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
-    tailor, seen = RecomputeCut([plane]), 0
-    for mesh, least_s in mixes(tailor, 8):
-        cut = tailor.fitted(mesh)
+    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
+    recompute_cut, seen = RecomputeCut([layout_space]), 0
+    for mesh, least_s in mixes(recompute_cut, 8):
+        cut = recompute_cut.fitted(mesh)
         if cut is None:
             continue
-        for one in filter(None, (cut, turned(cut, plane))):
-            took, bound = simulated(tailor, one), tailor.bound(one)
+        for one in filter(None, (cut, turned(cut, layout_space))):
+            took, bound = simulated(recompute_cut, one), recompute_cut.bound(one)
             assert least_s <= took.iteration_s * (1 + 1e-9)
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
-            assert alone(one, plane) == (len({plane.types[1][g] for place in one.stands for g in place}) == 1)
+            assert alone(one, layout_space) == (
+                len({layout_space.types[1][g] for place in one.stands for g in place}) == 1
+            )
             seen += 1
     assert seen > 20
 
@@ -140,9 +142,9 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
         StageCut(tuple(range(a, b)), tuple(range(first, first + width)), False)
         for a, b, first, width in zip(layers, (*layers[1:], 12), begins, widths, strict=True)
     )
-    situation, choice = SearchSpace(profile, cluster, 240, (1,)), Candidate(stages, 1, 240)
-    whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
-    found = predict_choice(situation, "flush", choice, most_forwards=0)
+    space, choice = SearchSpace(profile, cluster, 240, (1,)), Candidate(stages, 1, 240)
+    whole = predict_choice(space, "flush", choice, most_forwards=10**9)
+    found = predict_choice(space, "flush", choice, most_forwards=0)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)
     assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
 
@@ -163,14 +165,14 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
 def test_every_way_can_be_proved() -> None:
     """However many replicas stages have, and wherever they stand."""
     found = search_sizes(GPT, EIGHT, PlanRequest(16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    plane = LayoutSpace(found.profile, EIGHT, 1, "none", (1,))
-    tailor = RecomputeCut([plane])
-    for mesh, _ in mixes(tailor, 16):
-        cut = tailor.fitted(mesh)
-        for one in filter(None, (cut, turned(cut, plane) if cut else None)):
-            whole = simulated(tailor, one)
+    layout_space = LayoutSpace(found.profile, EIGHT, 1, "none", (1,))
+    recompute_cut = RecomputeCut([layout_space])
+    for mesh, _ in mixes(recompute_cut, 16):
+        cut = recompute_cut.fitted(mesh)
+        for one in filter(None, (cut, turned(cut, layout_space) if cut else None)):
+            whole = simulated(recompute_cut, one)
             tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=whole.bytes) for node in EIGHT.nodes))
-            near = replace(whole, plane=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
+            near = replace(whole, space=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
             peaks = proven(near)
             assert max(peaks.values()) >= 0.9 * whole.bytes, one
 
@@ -181,13 +183,15 @@ def test_chunks_of_unlike_lengths() -> None:
     model, batch = replace(SMALL, layers=8), 4
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
     found = search_sizes(model, TWO, PlanRequest(batch, strategies=("interleaved",), **options))  # type: ignore[arg-type]
-    plane = LayoutSpace(found.profile, TWO, 1, "none", (1,))
+    layout_space = LayoutSpace(found.profile, TWO, 1, "none", (1,))
     alike = [
         order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
     ]
     together = [(0, 1, 2, 3), (2, 3, 0, 1)]
     every = [
-        simulated(plane, ParallelLayout(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places))
+        simulated(
+            layout_space, ParallelLayout(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places)
+        )
         for depth, width, chunks, orders in (
             (2, 1, 2, [(0, 1), (0, 2), (2, 0), (2, 3)]),
             (4, 1, 2, alike),
