@@ -24,6 +24,7 @@ from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 from hocket.training.calibrate.buckets.run import measure, noted
+from hocket.training.worker.telemetry import Telemetry
 
 THREADS = (1, 2, 4)
 WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
@@ -39,7 +40,7 @@ def main() -> None:
     if what == "draw":
         plan, drawing = Plan.read(folder / "default.yaml"), BucketSampling(count, steps, THREADS)
         captured = capture(job, plan.microbatch_size)
-        found: Any = measure(captured, plan, rank, cpu, drawing, progress, lambda text: None)
+        found: Any = measure(captured, plan, rank, cpu, drawing, Telemetry(progress, lambda event: None))
         (folder / f"notes-{rank}.json").write_text(json.dumps(found))
     else:
         rounds: dict[str, list[Any]] = {"ddp": []}

@@ -34,7 +34,7 @@ from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.profile import ModelProfile
 from hocket.training.calibrate.local_links import measure_local
-from hocket.training.calibrate.train_in_turns import Turned, train_in_turns
+from hocket.training.calibrate.train_in_turns import Turned, Turns, train_in_turns
 
 SIZES = (2, 4, 8)
 STRATEGIES = ("data_parallel", "model_parallel", "gpipe", "flush", "interleaved", "pipedream", "two_bw")
@@ -95,7 +95,7 @@ def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], s
             if count not in cases:
                 cases[count] = plans(profile, cluster, job.batch_size, sizes)
             now = [case.planned(profile, cluster) for case in cases[count]]
-            found = train_in_turns(JOB, now, steps=steps, turn_steps=min(TURN, steps), profile=profile)
+            found = train_in_turns(JOB, now, steps=steps, turns=Turns(min(TURN, steps), profile))
             for case, plan, turned in zip(cases[count], now, found, strict=True):
                 case.add(plan, profile, turned, scaled)
     return [case for own in cases.values() for case in own]

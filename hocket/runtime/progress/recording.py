@@ -45,6 +45,7 @@ class Recording:
     """The newest events of one worker.
 
     Attributes:
+        device: device of the worker.
         events: events in order of segment, then start.
         segments_s: begin of the first instruction of each segment, in seconds.
         left_out: number of older events that were dropped.
@@ -52,7 +53,7 @@ class Recording:
 
     def __init__(self, program: Program, device: int, most: int) -> None:
         """Start an empty recording of one device; it keeps at most `most` events."""
-        self._program, self._device = program, device
+        self._program, self.device = program, device
         self._behind = RecordingOffset(0, (0,) * len(program.stages))
         self.events: deque[Event] = deque(maxlen=most)
         self.segments_s: list[float] = []
@@ -73,5 +74,5 @@ class Recording:
     def _event(self, ran: Instruction, start_s: float, end_s: float, queued_s: float = 0.0) -> Event:
         moved = self._behind.moved(ran)
         return Event(
-            self._device, moved.lane, moved.name, moved.kind, moved.stage, moved.index, start_s, end_s, queued_s
+            self.device, moved.lane, moved.name, moved.kind, moved.stage, moved.index, start_s, end_s, queued_s
         )

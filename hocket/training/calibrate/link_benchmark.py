@@ -93,7 +93,7 @@ def measure_links(
             total = members_of(groups, device, True).total
             kinds.append(_Kind(MEMBERS, pair, 1, middle_mean, between, partial(_totals, total), time.thread_time))
         for kind in kinds:
-            for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
+            for size, seconds, cores in _series(kind, sizes_bytes, repeats, share_s, device, clock):
                 samples.append(LinkSample(level, kind.name, len(kind.among), size, seconds, cores))
         if rank in members:
             dist.destroy_process_group(group)
@@ -154,7 +154,6 @@ def middle_mean(seconds: list[float]) -> float:
 
 def _series(
     kind: _Kind,
-    active: bool,
     sizes_bytes: Sequence[int],
     repeats: int,
     limit_s: float,
@@ -163,9 +162,9 @@ def _series(
 ) -> Iterator[tuple[int, float, float]]:
     """Measure a transfer for ascending sizes; yield bytes, seconds, busy cores.
 
-    Inactive workers only wait.
+    Workers that do not take part only wait.
     """
-    start_s = clock()
+    active, start_s = dist.get_rank() in kind.among, clock()
     for done, size in enumerate(sorted(sizes_bytes)):
         # All workers use the slowest worker's time. With their own times, one worker could stop and the others hang.
         if _largest(clock() - start_s, device) > limit_s and done >= 2:

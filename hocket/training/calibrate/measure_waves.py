@@ -19,7 +19,7 @@ from hocket.planning.waves.compare import launched_at_once
 from hocket.planning.waves.room import WaveRoom, WaveTrial, decrease, in_waves, room, wave_of
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import ModelProfile
-from hocket.training.calibrate.train_in_turns import train_in_turns
+from hocket.training.calibrate.train_in_turns import Turns, train_in_turns
 from hocket.training.worker.monitor.listener import Listener, Noting
 from hocket.util.units import show_bytes, show_count
 
@@ -108,8 +108,7 @@ def measure_waves(
             job,
             [in_waves(one, waves) for waves in numbers],
             steps=steps,
-            turn_steps=max(LEAST_STEPS, steps // 2),
-            own_batch=True,
+            turns=Turns(max(LEAST_STEPS, steps // 2), own_batch=True),
             listener=Noting(listener),
             **options,
         )

@@ -31,6 +31,40 @@ STEPS = 10
 
 
 @dataclass(frozen=True)
+class Turns:
+    """Turns that plans of one job take.
+
+    Attributes:
+        steps: steps of one turn, rounded up to a number at which the plan's program can end.
+        profile: profile of the undivided job on this machine, to measure the machine's pace between turns; without it
+            no kernel is run.
+        traces: file for each plan's measured trace; empty for no traces.
+        own_batch: True to let each plan's batch size replace the job's.
+    """
+
+    steps: int = STEPS
+    profile: ModelProfile | None = None
+    traces: Sequence[str | Path] = ()
+    own_batch: bool = False
+
+    def spec(self, plans: Sequence[Plan]) -> TurnsSpec:
+        """Return the settings for the workers of these plans.
+
+        Raises:
+            InputError: turns that do not fit the plans.
+        """
+        if self.steps < 1:
+            raise InputError("turn_steps", str(self.steps), ">= 1")
+        if self.traces and len(self.traces) != len(plans):
+            raise InputError("traces", f"{len(self.traces)}", f"{len(plans)}, one for each plan")
+        paths = tuple(str(Path(path).absolute()) for path in self.traces) or ("",) * len(plans)
+        if self.profile is None or any(plan.tensor > 1 for plan in plans):
+            return TurnsSpec(self.steps, paths, self.own_batch)
+        size = _kernel_size(plans)
+        return TurnsSpec(self.steps, paths, self.own_batch, size, kernel_s(self.profile, size))
+
+
+@dataclass(frozen=True)
 class Turned:
     """Result of one plan that was trained in turns.
 
@@ -62,10 +96,7 @@ def train_in_turns(
     plans: Sequence[Plan],
     *,
     steps: int,
-    turn_steps: int = STEPS,
-    profile: ModelProfile | None = None,
-    traces: Sequence[str | Path] = (),
-    own_batch: bool = False,
+    turns: Turns = Turns(),
     listener: Listener | None = None,
     on_turn: Callable[[int, int], None] | None = None,
     **options: Any,
@@ -74,11 +105,7 @@ def train_in_turns(
 
     Arguments:
         plans: plans with the same number of workers.
-        turn_steps: steps of one turn, rounded up to a number at which the plan's program can end.
-        profile: profile of the undivided job on this machine, to measure the machine's pace; without it no kernel is
-            run.
-        traces: file for each plan's measured trace; empty for no traces.
-        own_batch: True to let each plan's batch size replace the job's.
+        turns: length of the turns, and measurements beside them.
         listener: receives notes; by default nothing is shown.
         on_turn: called after a turn, with its plan's number and the steps that this plan has trained.
         options: options of workers, see `train`.
@@ -94,27 +121,15 @@ def train_in_turns(
         raise InputError("turns", "torchrun", "a command that starts its own workers")
     if not plans:
         raise InputError("plans", "none", "at least one")
-    if turn_steps < 1:
-        raise InputError("turn_steps", str(turn_steps), ">= 1")
-    if traces and len(traces) != len(plans):
-        raise InputError("traces", f"{len(traces)}", f"{len(plans)}, one for each plan")
-    given = Options(steps, **options)
+    spec, given = turns.spec(plans), Options(steps, **options)
     for name in ("checkpoint", "drawing", "host_link_bytes_per_s"):
         if getattr(given, name) is not None:
             raise InputError(name, str(getattr(given, name)), "no value: training in turns compares plans only")
-    size = _kernel_size(plans) if profile is not None and all(plan.tensor == 1 for plan in plans) else 0
-    turns = TurnsSpec(
-        turn_steps,
-        tuple(str(Path(path).absolute()) for path in traces) or ("",) * len(plans),
-        own_batch,
-        size,
-        kernel_s(profile, size) if profile is not None and size else 0.0,
-    )
     made = job if isinstance(job, Job) else check_job_file(job)
     shown = listener or Quiet()
     collectors = _Collectors([Collector(plan, Quiet()) for plan in plans], on_turn)
     with (
-        local_workers(made, plans, given, shown, turns) as workers,
+        local_workers(made, plans, given, shown, spec) as workers,
         Watch(workers, collectors, given, shown) as watch,
     ):
         watch.run()

@@ -25,7 +25,6 @@ from hocket.profiling.measure.measure import usual
 from hocket.profiling.measure.worker_costs import WorkerCosts
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
-from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.recording import Recording
 from hocket.runtime.progress.segments import RunSegment, segments
@@ -33,7 +32,8 @@ from hocket.training.launch.worker_spec import TurnsSpec
 from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
-from hocket.training.worker.worker import Report, result
+from hocket.training.worker.telemetry import Telemetry
+from hocket.training.worker.worker import result
 
 BURST_S = 0.2
 """Approximate duration of a burst of the kernel, in seconds: a few microbatches."""
@@ -46,8 +46,7 @@ def take_turns(
     turns: TurnsSpec,
     options: Options,
     seat: RankInfo,
-    progress: Heartbeat,
-    report: Report,
+    telemetry: Telemetry,
 ) -> None:
     """Train all plans in turns until each has trained `options.steps` steps.
 
@@ -59,24 +58,23 @@ def take_turns(
     """
     board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
     models: dict[tuple[int, int], Captured] = {}
-    made = []
-    for number, plan in enumerate(plans):
+    made: list[Prepared] = []
+    for plan in plans:
         given = replace(options, batch_size=plan.batch_size) if turns.own_batch else options
         own = fitting(job, plan, given, seat.workers)
         key = (own.batch_size, plan.microbatch_size)
         if key not in models:
             models[key] = capture(own, plan.microbatch_size)
-        ready = prepare(own, plan, given, seat, board, models[key])
-        made.append((number, plan, own, ready))
-    with process_group(seat, made[0][3].device):
+        made.append(prepare(own, plan, given, seat, board, models[key]))
+    with process_group(seat, made[0].device):
         players = [
-            _Player(number, own, plan, ready, _told(report, number), turns, options, seat, progress)
-            for number, plan, own, ready in made
+            _Player(number, ready, turns, options, seat, _of_plan(telemetry, number))
+            for number, ready in enumerate(made)
         ]
         kernel = None
         if turns.kernel_size:
             captured = next(iter(models.values())).for_size(turns.kernel_size)
-            kernel = _Kernel(captured, turns.kernel_size, made[0][3].device)
+            kernel = _Kernel(captured, turns.kernel_size, made[0].device)
         gc.collect()
         bursts = [kernel.burst()] if kernel else []
         for number in range(max(len(player.segments) for player in players)):
@@ -84,18 +82,18 @@ def take_turns(
                 if number < len(player.segments):
                     player.turn(player.segments[number], board)
                     if seat.rank == 0:
-                        report({"event": "turned", "plan": player.number, "steps": player.steps})
+                        telemetry.report({"event": "turned", "plan": player.number, "steps": player.steps})
                     if kernel:
                         player.bursts += [bursts[-1], kernel.burst()]
                         bursts.append(player.bursts[-1])
         for player in players:
             player.finish(turns, board)
-    report({"event": "done"})
+    telemetry.report({"event": "done"})
 
 
-def _told(report: Report, plan: int) -> Report:
-    """Return a report function that marks reports with their plan."""
-    return lambda event: report({"event": "turn", "plan": plan, "said": event})
+def _of_plan(telemetry: Telemetry, plan: int) -> Telemetry:
+    """Return the same telemetry, with the number of the plan in each report."""
+    return replace(telemetry, report=lambda event: telemetry.report({"event": "turn", "plan": plan, "said": event}))
 
 
 @dataclass(frozen=True)
@@ -143,19 +141,16 @@ class _Player:
     def __init__(
         self,
         number: int,
-        job: Job,
-        plan: Plan,
         made: Prepared,
-        report: Report,
         turns: TurnsSpec,
         options: Options,
         seat: RankInfo,
-        progress: Heartbeat,
+        telemetry: Telemetry,
     ) -> None:
-        self._job, self._plan, self._made, self._report, self._seat = job, plan, made, report, seat
+        self._made, self._report = made, telemetry.report
         self.number, self.steps, program = number, 0, made.program
-        speaks = report if made.member == 0 else _silent
-        self._watched = Watched(progress, speaks, program, made.group, made.pace, cold=1)
+        speaks = self._report if made.member == 0 else _silent
+        self._watched = Watched(telemetry.progress, speaks, program, made.group, made.pace, cold=1)
         record = any(turns.traces)
         self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
         self._away_s, self._left_s = 0.0, 0.0  # total time of the other plans' turns, and the end of the last own turn
@@ -173,7 +168,7 @@ class _Player:
         self.segments: list[RunSegment] = list(segments(made.pace, 0, options.steps, turns.steps))
         self.bursts: list[_Burst] = []
         if seat.rank == 0:
-            report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
+            self._report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
 
     def _clock(self) -> float:
         """Return the time without the other plans' turns, so that a trace has no gaps."""
@@ -185,7 +180,7 @@ class _Player:
         if self._left_s:
             self._away_s += begins_s - self._left_s
         self._watched.begin(segment)
-        periods = self._engine.run(segment.periods, segment.first_step * self._plan.batch_size)
+        periods = self._engine.run(segment.periods, segment.first_step * self._made.plan.batch_size)
         self._watched.end()
         if self._recording is not None:
             self._recording.add(self._engine.records, periods)
@@ -201,14 +196,14 @@ class _Player:
         every = [fact for fact in board.share(pace) if fact]
         if self._recording is not None and turns.traces[self.number]:
             meta: dict[str, Any] = {"source": "measured", "program": self._made.program.name}
-            if self._plan.tensor > 1:
-                meta["tensor"] = self._plan.tensor
+            if self._made.plan.tensor > 1:
+                meta["tensor"] = self._made.plan.tensor
             if every:
                 meta["pace"] = fmean(fact["pace"] for fact in every)
             path = Path(turns.traces[self.number])
-            engine, device = self._engine, self._made.number
-            write_trace(path, self._recording, board, meta, device, engine.peak_memory_bytes, engine.memory_course)
-        found = result(self._job, self._made.device, self._engine, self._watched, self.steps)
+            engine = self._engine
+            write_trace(path, self._recording, board, meta, engine.peak_memory_bytes, engine.memory_course)
+        found = result(self._made.job, self._made.device, self._engine, self._watched, self.steps)
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:

@@ -45,6 +45,7 @@ from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import INTERRUPTED, Options
 from hocket.training.worker.prepared import RankInfo
 from hocket.training.worker.ranks import devices_of, worker_name
+from hocket.training.worker.telemetry import Telemetry
 from hocket.training.worker.worker import work
 from hocket.util.documents import parse_json
 from hocket.util.malloc import keep_freed_memory
@@ -84,7 +85,8 @@ def join(
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
-            work(job, plan, options, RankInfo(rank, workers, local_rank, store), progress, together.tell)
+            seat = RankInfo(rank, workers, local_rank, store)
+            work(job, plan, options, seat, Telemetry(progress, together.tell))
             progress.state = WorkerState.FINISHED
             together.finish()
         except BaseException as error:

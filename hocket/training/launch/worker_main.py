@@ -70,20 +70,21 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
 
     from hocket.planning.plan import Plan
     from hocket.training.worker.prepared import RankInfo
+    from hocket.training.worker.telemetry import Telemetry
     from hocket.training.worker.worker import work
 
     torch.set_num_threads(orders.options.threads)
     keep_freed_memory()
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
-    seat = RankInfo(orders.rank, orders.workers, orders.rank, store)
+    seat, telemetry = RankInfo(orders.rank, orders.workers, orders.rank, store), Telemetry(progress, report.send)
     if orders.turns is not None:
         from hocket.training.calibrate.turns_worker import take_turns
 
         plans = [Plan.read(Path(orders.folder, plan_file(k))) for k in range(len(orders.turns.traces))]
-        take_turns(job, plans, orders.turns, orders.options, seat, progress, report.send)
+        take_turns(job, plans, orders.turns, orders.options, seat, telemetry)
         return
-    work(job, Plan.read(Path(orders.folder, plan_file(0))), orders.options, seat, progress, report.send)
+    work(job, Plan.read(Path(orders.folder, plan_file(0))), orders.options, seat, telemetry)
 
 
 class PipeReport:

@@ -50,6 +50,7 @@ class Prepared:
     """One worker's part of a run.
 
     Attributes:
+        job: the job, as the plan trains it.
         captured: the job's model, or this rank's shard of it.
         division: the tensor-parallel division; None without tensor parallelism.
         program: the proven program.
@@ -61,6 +62,8 @@ class Prepared:
         device: torch device of its tensors.
     """
 
+    job: Job
+    plan: Plan
     captured: Captured
     division: Division | None
     program: Program
@@ -120,7 +123,8 @@ def prepare(
     prove(program)
     prove_limits(plan, program)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
-    return Prepared(captured, division, program, plan.layout(captured), pace, number, group, member, device)
+    layout = plan.layout(captured)
+    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
 
 
 def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:

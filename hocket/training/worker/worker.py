@@ -6,7 +6,7 @@ process that starts or watches the worker.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,18 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from hocket.errors import InternalError
 from hocket.planning.plan import Plan
 from hocket.planning.predict.model_differences import differences_of_layers
-from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
+from hocket.planning.predict.update_semantics import updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
 from hocket.profiling.tensor_parallel.split import Collectives
-from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.replay import check_guards
-from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.progress.heartbeat import WorkerState
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.recording import Recording
 from hocket.runtime.progress.segments import RunSegment, segments
@@ -39,18 +38,17 @@ from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors
 from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
-from hocket.training.worker.prepared import RankInfo, fitting, prepare, process_group
+from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.training.worker.same_samples import Reads
+from hocket.training.worker.telemetry import Telemetry
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count, show_seconds
 
 if TYPE_CHECKING:
     from hocket.runtime.checkpoint.manager import CheckpointManager
 
-Report = Callable[[dict[str, Any]], None]
 
-
-def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heartbeat, report: Report) -> None:
+def work(job: Job, plan: Plan, options: Options, seat: RankInfo, telemetry: Telemetry) -> None:
     """Train until all steps are done, or until a stop is requested.
 
     Raises:
@@ -60,23 +58,22 @@ def work(job: Job, plan: Plan, options: Options, seat: RankInfo, progress: Heart
     job = fitting(job, plan, options, seat.workers)
     board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
     with claimed(options.checkpoint, board):
-        _train(job, plan, options, seat, board, progress, report)
+        _train(prepare(job, plan, options, seat, board), options, seat, board, telemetry)
 
 
-def _train(
-    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, progress: Heartbeat, report: Report
-) -> None:
-    """Train a job that fits its plan; this run has locked its checkpoint folder."""
-    made = prepare(job, plan, options, seat, board)
+def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, telemetry: Telemetry) -> None:
+    """Train a prepared job; this run has locked its checkpoint folder."""
+    job, plan, report = made.job, made.plan, telemetry.report
     captured, division, program, pace = made.captured, made.division, made.program, made.pace
     number, group, device = made.number, made.group, made.device
     reads = Reads(captured.job, board)
-    speak: Report = report if seat.rank == 0 else _silent
+    speak = report if seat.rank == 0 else _silent
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
-    watched = Watched(progress, report if made.member == 0 else _silent, program, group, pace, lr=shown_rates(job))
+    speaks = report if made.member == 0 else _silent
+    watched = Watched(telemetry.progress, speaks, program, group, pace, lr=shown_rates(job))
     with process_group(seat, device):
         if options.drawing is not None:
-            report(_drawn(captured, plan, options, number, device, board, progress, speak))
+            report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
             return
         recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
         record = recording is not None
@@ -96,9 +93,6 @@ def _train(
         end = runs[-1].end_step if runs else start
         checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
-        differing = differences_of_layers((layer.name, layer.notes) for layer in captured.layers)
-        shapes, sizes = made.layout.shapes, (plan.batch_size, plan.microbatch_size)
-        updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
         if division is not None:
             for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
@@ -106,7 +100,7 @@ def _train(
             rates_of(job).at(end - 1)
         for text in remarks(job, start > 0):
             speak({"event": "note", "text": text})
-        for text in _notes(options, plan, updates, program, runs, start, end):
+        for text in _notes(made, options, runs, start):
             speak({"event": "note", "text": text})
         step = start
         for segment in runs:
@@ -125,7 +119,7 @@ def _train(
                 check_guards(engine, captured, guard, board, watched, pace, newest)
             step = segment.first_step + steps
             if keeper is not None:
-                progress.state = WorkerState.SAVING
+                telemetry.progress.state = WorkerState.SAVING
                 path = keeper.save(engine, step, periods, speak)
                 if path is not None:
                     speak({"event": "saved", "step": step, "path": str(path)})
@@ -136,7 +130,7 @@ def _train(
             meta: dict[str, Any] = {"source": "measured", "program": program.name}
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor
-            write_trace(Path(options.trace), recording, board, meta, number, peak_bytes, engine.memory_course)
+            write_trace(Path(options.trace), recording, board, meta, peak_bytes, engine.memory_course)
         # No worker exits while another may still need it.
         cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
         coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))
@@ -167,16 +161,7 @@ def result(job: Job, device: torch.device, engine: Worker, watched: Watched, ste
     }
 
 
-def _drawn(
-    captured: Captured,
-    plan: Plan,
-    options: Options,
-    number: int,
-    device: torch.device,
-    board: KVExchange,
-    progress: Heartbeat,
-    speak: Report,
-) -> dict[str, Any]:
+def _drawn(made: Prepared, options: Options, board: KVExchange, telemetry: Telemetry) -> dict[str, Any]:
     """Train with random buckets and threads; the first worker writes all measurements.
 
     Returns:
@@ -185,10 +170,8 @@ def _drawn(
     from hocket.training.calibrate.buckets.run import measure
 
     assert options.drawing is not None
-    speak({"event": "start", "first": 0, "steps": 0, "checkpoint": None})
-    noted = measure(
-        captured, plan, number, device, options.drawing, progress, lambda text: speak({"event": "note", "text": text})
-    )
+    telemetry.report({"event": "start", "first": 0, "steps": 0, "checkpoint": None})
+    noted = measure(made.captured, made.plan, made.number, made.device, options.drawing, telemetry)
     every = board.share(noted)
     if board.rank == 0 and options.notes is not None:
         write_atomic(options.notes, json.dumps(every))
@@ -255,24 +238,26 @@ def _every(options: Options, start: int) -> int | None:
     return options.every or max(1, (options.steps - start) // 10)
 
 
-def _notes(
-    options: Options,
-    plan: Plan,
-    updates: UpdateSemantics,
-    program: Program,
-    runs: list[RunSegment],
-    start: int,
-    end: int,
-) -> Iterator[str]:
+def _notes(made: Prepared, options: Options, runs: list[RunSegment], start: int) -> Iterator[str]:
+    """Yield notes on a run.
+
+    Arguments:
+        runs: segments of the run; empty if nothing is left to train.
+        start: steps trained before the run.
+    """
     if not runs:
         yield f"{start} steps are trained already: nothing to do"
         return
+    plan, program, end = made.plan, made.program, runs[-1].end_step
     if end != options.steps:
         filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
         yield (
             f"{end} steps instead of {options.steps}: {program.name} ends after whole periods, of "
             f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
         )
+    differing = differences_of_layers((layer.name, layer.notes) for layer in made.captured.layers)
+    shapes, sizes = made.layout.shapes, (plan.batch_size, plan.microbatch_size)
+    updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
     if not updates.same:
         yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
     yield from (one.text for one in updates.differences)

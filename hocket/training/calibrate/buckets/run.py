@@ -7,7 +7,7 @@ Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from hocket.runtime.progress.segments import SegmentCounts, segments
 from hocket.runtime.update.gradients import Arrival
 from hocket.training.calibrate.buckets.fit import OverlapStep
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
+from hocket.training.worker.telemetry import Telemetry
 
 WARM_STEPS = 2
 
@@ -33,8 +34,7 @@ def measure(
     number: int,
     device: torch.device,
     drawing: BucketSampling,
-    progress: Heartbeat,
-    note: Callable[[str], None],
+    telemetry: Telemetry,
 ) -> list[dict[str, Any]]:
     """Train every draw; return this worker's measurements as JSON data (fit.Noted).
 
@@ -42,14 +42,14 @@ def measure(
 
     Arguments:
         number: this worker's device in the plan.
-        note: called with a line on each draw.
+        telemetry: heartbeat, and notes on each draw.
     """
     order, sizes = [layer.name for layer in reversed(captured.layers)], _gradients_bytes(captured)
     every = list(drawn(order, sizes, drawing))
     found = []
     for k, draw in enumerate(every):
-        note(f"draw {k + 1} of {len(every)}: {len(draw.buckets)} buckets, threads {list(draw.threads)}")
-        found.append(noted(captured, draw.plan(plan), number, device, drawing.steps, progress))
+        telemetry.note(f"draw {k + 1} of {len(every)}: {len(draw.buckets)} buckets, threads {list(draw.threads)}")
+        found.append(noted(captured, draw.plan(plan), number, device, drawing.steps, telemetry.progress))
     return found
 
 
