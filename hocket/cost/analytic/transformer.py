@@ -60,7 +60,7 @@ class BlockExecution:
     sequence_parallel: bool = False
 
     def check(self, model: Transformer) -> None:
-        """Refuse an unknown recomputation, and slices that do not divide a model's sequence."""
+        """Refuse an unknown recomputation, or slices that do not divide the sequence."""
         if self.sequence_parallel and (self.tensor == 1 or model.sequence % self.tensor):
             raise InputError(
                 "sequence_parallel",

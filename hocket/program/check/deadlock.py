@@ -22,7 +22,7 @@ class Standstill:
         stuck: for each lane, the position of its first instruction that has not run.
         live: values on each device.
         freed: for each value that is gone, the places and instructions that freed it.
-        unposted: lanes whose next receive is not posted.
+        unposted: receive lanes with a next receive that is not posted.
     """
 
     program: Program

@@ -39,7 +39,9 @@ class DeviceEvents:
     ahead: np.ndarray
 
     def start(self, event: int, place: Place, numbers: dict[str, int]) -> int:
-        """Compute instructions surely over when an event, or the posting of its receive, happens.
+        """Compute instructions surely over when an event starts.
+
+        For a receive with a window, the start is the moment when it is posted.
 
         Arguments:
             numbers: number of the last receive of each lane; updated in place.

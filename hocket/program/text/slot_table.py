@@ -12,7 +12,9 @@ _LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B"}
 
 
 class SlotTable:
-    """Slots of each compute lane. Instructions that never start follow after everything else.
+    """Slots of each compute lane.
+
+    Instructions that never start follow after everything else.
 
     Attributes:
         slots: by lane, in the lane's order.
