@@ -22,7 +22,7 @@ from hocket.scheduler.solver.lp.rejected import refusal
 from hocket.scheduler.solver.lp.session import Session, answered
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
-from hocket.scheduler.solver.parametric.min_cost_demand import Served
+from hocket.scheduler.solver.parametric.min_cost_demand import PriorSolution, Served
 from hocket.scheduler.solver.parametric.root_search import DemandAtPace, Kept, LeastPace, at_pace, least, root
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 
@@ -107,7 +107,7 @@ def _within(
     unit = float(cost.max()) or 1.0
     now = found.pace
     # Prices of workers for the makespan say little about costs; the basis is the better warm start.
-    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
+    served = Served(found.cuts, cost / unit, _PLACE, None, session, PriorSolution(found.prior.basis))
     demand = np.where(lines.shares.group >= 0, pace.demand(now), 0.0)
     before = served.known(demand)
     if before is not None and budget_usd is not None:

@@ -10,7 +10,7 @@ as seconds from now, and drops all deadlines if it cannot meet all of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,53 +56,85 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
     exact, over = due(snapshot)
     unlike = many(snapshot) is not None and not ratio
     for demand in (ahead(snapshot, exact), exact) if snapshot.round_s > 0 and exact.any() else (exact,):
-        late = dict(over)
-        firm = demand is exact
+        deadlines = _Deadlines(demand, dict(over), firm=demand is exact)
         if unlike:
-            found = _by_roles(snapshot, prices, demand, late, firm)
+            found = _by_roles(snapshot, prices, deadlines)
         else:
-            found = _by_lines(snapshot, prices, demand, late, firm, ratio, session)
+            found = _by_lines(snapshot, prices, deadlines, ratio, session)
         if found is not None:
             break
     assert found is not None  # the last iteration gives up deadlines
     return found
 
 
-def _by_lines(
-    snapshot: Snapshot,
-    prices: np.ndarray,
-    demand: np.ndarray,
-    late: dict[int, str],
-    firm: bool,
-    ratio: bool,
-    session: Session | None,
-) -> Allocation | None:
-    """Allocation that meets the demands; None if flexible demands conflict.
+@dataclass
+class _Deadlines:
+    """Deadlines to meet, and those given up; updated during the search.
 
-    Arguments:
-        late: reasons of given-up deadlines, by job; updated.
-        firm: False to return None on a conflict, True to give up deadlines.
+    Attributes:
+        demand: steps per second that meet the deadline, by job; 0 without a deadline, or if it is given up.
+        late: reasons of given-up deadlines, by job.
+        firm: True to give up deadlines that conflict, False to find no allocation instead.
     """
+
+    demand: np.ndarray
+    late: dict[int, str]
+    firm: bool
+
+    def give_up(self, why: dict[int, str]) -> None:
+        """Give up the deadlines of some jobs, with the reason of each."""
+        self.late |= why
+        self.demand[list(why)] = 0.0
+
+    def reasons(self, shares: AllocationVariables, plain: Sequence[Reason]) -> tuple[Reason, ...]:
+        """Reasons of all jobs, from those without regard to deadlines."""
+        told = list(plain)
+        for j in np.flatnonzero(self.demand > 0).tolist():
+            needs = f"its deadline needs {self.demand[j]:.4g} steps per second"
+            told[j] = Reason(f"{needs}; {plain[j].binding}", plain[j].change)
+        for j, why in self.late.items():
+            if shares.group[j] >= 0:
+                told[j] = Reason(f"its deadline is given up: {why}", "a later deadline, or more workers")
+        return tuple(told)
+
+    def note(self, shares: AllocationVariables, floor: int) -> str:
+        """Note on given-up deadlines of jobs that can run.
+
+        Arguments:
+            floor: minimum number of conflicting deadlines to give up.
+        """
+        late = [why for j, why in self.late.items() if shares.group[j] >= 0]
+        conflicts = late.count(_CONFLICT)
+        told = []
+        if len(late) > conflicts:
+            told.append(f"{len(late) - conflicts} that cannot be met at all")
+        if conflicts:
+            told.append(f"{conflicts} in conflict with other deadlines, of which at least {floor} could not be kept")
+        return f"deadlines are given up: {'; '.join(told)}" if told else ""
+
+
+def _by_lines(
+    snapshot: Snapshot, prices: np.ndarray, deadlines: _Deadlines, ratio: bool, session: Session | None
+) -> Allocation | None:
+    """Allocation that meets the demands; None if flexible demands conflict."""
+    demand = deadlines.demand
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
         shares = AllocationVariables(snapshot, (apart,))
         lines = GroupLines(shares)
         demand[shares.group < 0] = 0.0
-        hopeless = alone(lines, demand)
-        late |= hopeless
-        demand[list(hopeless)] = 0.0
+        deadlines.give_up(alone(lines, demand))
         worth = (shares.steps_first + shares.steps_second) / prices[shares.column]
         try:
             solution, objective = _ratio(lines, demand, prices) if ratio else _sum(lines, demand, worth, session)
         except Infeasible:
-            if not firm:
+            if not deadlines.firm:
                 return None
             gone, least = together(lines, demand, _PLACE)
             if not gone.any():
                 demand *= 1 - 1e-9  # feasible within the solver's tolerance, so leave a little slack
             floor = max(floor, least)
-            late |= dict.fromkeys(np.flatnonzero(gone).tolist(), _CONFLICT)
-            demand[gone] = 0.0
+            deadlines.give_up(dict.fromkeys(np.flatnonzero(gone).tolist(), _CONFLICT))
             continue
         entries, torn = spread(lines, solution.x, demand)
         if not torn:
@@ -111,20 +143,17 @@ def _by_lines(
     else:
         raise SolverTrouble(f"{_PLACE}: no solution after {_STEPS} steps")
     plain = answer(shares, solution.x, solution.duals, objective, solution.gap)
-    told = Reasons(len(demand), lambda: _reasons(shares, plain.reasons, demand, late))
-    note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
-    return Allocation(*entries, objective, solution.gap, told, shares.refused, note)
+    told = Reasons(len(demand), lambda: deadlines.reasons(shares, plain.reasons))
+    return Allocation(*entries, objective, solution.gap, told, shares.refused, deadlines.note(shares, floor))
 
 
-def _by_roles(
-    snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: dict[int, str], firm: bool
-) -> Allocation | None:
+def _by_roles(snapshot: Snapshot, prices: np.ndarray, deadlines: _Deadlines) -> Allocation | None:
     """Solve with column generation, for many distinct jobs that share workers.
 
     The most expensive of conflicting deadlines are given up and not reconsidered.
     """
     assert snapshot.pairs is not None
-    floor = 0
+    demand, floor = deadlines.demand, 0
     while True:
         shares = many(snapshot, (demand,))
         assert shares is not None
@@ -132,8 +161,7 @@ def _by_roles(
         demand[shares.group < 0] = 0.0
         hopeless = alone(lines, demand)
         if hopeless:
-            late |= hopeless
-            demand[list(hopeless)] = 0.0
+            deadlines.give_up(hopeless)
             continue
         worth = np.tile(1 / prices, (shares.groups, 1))
         unit = float((worth[shares.first, shares.column] * shares.steps_first).max()) or 1.0
@@ -143,33 +171,26 @@ def _by_roles(
             roles.after(ColumnObjective(np.zeros(shares.groups), asked))
             found = roles.best(_PLACE)
             if -found.objective < 1 - _ENOUGH:
-                if not firm:
+                if not deadlines.firm:
                     return None
                 gone = _dearest(found, asked, shares.count)
                 floor = floor or int(shares.count[gone].sum())
                 jobs = np.flatnonzero(np.isin(shares.group, gone))
-                late |= dict.fromkeys(jobs.tolist(), _CONFLICT)
-                demand[jobs] = 0.0
+                deadlines.give_up(dict.fromkeys(jobs.tolist(), _CONFLICT))
                 continue
             roles.after(ColumnObjective(worth / unit, asked * min(1.0, -found.objective) * (1 - _ENOUGH), kept=True))
         found = roles.best(_PLACE)
         found = replace(found, entries=with_crumbs(lines, demand, found.entries, snapshot))
-        return _told(shares, found, unit, demand, late, floor)
+        return _told(shares, found, unit, deadlines, floor)
 
 
 def _told(
-    shares: AllocationVariables,
-    found: ColumnSolution,
-    unit: float,
-    demand: np.ndarray,
-    late: dict[int, str],
-    floor: int,
+    shares: AllocationVariables, found: ColumnSolution, unit: float, deadlines: _Deadlines, floor: int
 ) -> Allocation:
     gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
     plain = reasons(shares, found.duals)
-    told = Reasons(len(demand), lambda: _reasons(shares, plain, demand, late))
-    note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
-    notes = "; ".join(part for part in (note, found.note) if part)
+    told = Reasons(len(deadlines.demand), lambda: deadlines.reasons(shares, plain))
+    notes = "; ".join(part for part in (deadlines.note(shares, floor), found.note) if part)
     return Allocation(*found.entries, -found.objective * unit, gap, told, shares.refused, notes)
 
 
@@ -207,25 +228,3 @@ def _ratio(lines: GroupLines, demand: np.ndarray, prices: np.ndarray) -> tuple[S
             return solution, reached
         reached = now
     raise SolverTrouble(f"{_PLACE}: no solution after {_STEPS} steps")
-
-
-def _reasons(
-    shares: AllocationVariables, plain: Sequence[Reason], demand: np.ndarray, late: dict[int, str]
-) -> tuple[Reason, ...]:
-    told = list(plain)
-    for j in np.flatnonzero(demand > 0).tolist():
-        told[j] = Reason(f"its deadline needs {demand[j]:.4g} steps per second; {plain[j].binding}", plain[j].change)
-    for j, why in late.items():
-        if shares.group[j] >= 0:
-            told[j] = Reason(f"its deadline is given up: {why}", "a later deadline, or more workers")
-    return tuple(told)
-
-
-def _note(late: list[str], floor: int) -> str:
-    conflicts = late.count(_CONFLICT)
-    told = []
-    if len(late) > conflicts:
-        told.append(f"{len(late) - conflicts} that cannot be met at all")
-    if conflicts:
-        told.append(f"{conflicts} in conflict with other deadlines, of which at least {floor} could not be kept")
-    return f"deadlines are given up: {'; '.join(told)}" if told else ""

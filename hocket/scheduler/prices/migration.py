@@ -89,11 +89,11 @@ def travel(
     if not (isfinite(steps) and steps > 0):
         raise InputError("migration: steps", str(steps), "a number > 0")
     moving = moving or Moving()
+    job = _SpotJob(speed, moving, Egress(tariffs))
     offers = [o for o in market if speed.get(o.accelerator, 0.0) > 0 and o.spot is not None]
     now, left, transfer = begin_s, steps, 0.0
-    place = _best(offers, speed, now)
+    place = job.best(offers, now)
     legs: list[tuple[Offer, float, float]] = []
-    egress = Egress(tariffs)
     for _ in range(_MOST_LEGS):
         assert place.spot is not None
         rate = speed[place.accelerator]
@@ -103,42 +103,56 @@ def travel(
         now = end
         if left <= rate * _INSTANT_S:
             return Migration(tuple(bill(market, o.key, a, b, 1 / o.accelerators) for o, a, b in legs), transfer, now)
-        other = _best(offers, speed, now)
-        if other.key != place.key and _pays(place, other, speed, moving, now, left, egress):
-            transfer += egress.move_usd(moving.checkpoint_bytes, place.key, other.key, now)
+        other = job.best(offers, now)
+        if other.key != place.key and job.gains(place, other, now, left):
+            transfer += job.egress.move_usd(moving.checkpoint_bytes, place.key, other.key, now)
             left += moving.restart_s * speed[other.accelerator]  # paid restart time, as steps
             place = other
     raise InputError("migration", f"more than {_MOST_LEGS} checks", "a shorter job, or a larger every_s")
 
 
-def _best(offers: list[Offer], speed: Mapping[str, float], now_s: float) -> Offer:
-    found = [(price / speed[o.accelerator], o) for o in offers if not isnan(price := o.price(now_s))]
-    if not found:
-        expected = f"spot instances with {' or '.join(sorted(speed)) or 'any accelerator'}"
-        raise InputError("market", f"nothing on sale at {now_s:.0f} s", expected)
-    return min(found, key=lambda one: (one[0], one[1].key))[1]
+@dataclass(frozen=True)
+class _SpotJob:
+    """Job on spot instances, which takes the lowest price per step.
 
-
-def _pays(
-    place: Offer,
-    other: Offer,
-    speed: Mapping[str, float],
-    moving: Moving,
-    now_s: float,
-    left: float,
-    egress: Egress,
-) -> bool:
-    """True if a move costs less than it saves until the next check.
-
-    Prices are assumed constant until the next check.
+    Attributes:
+        speed: steps per second by accelerator.
+        moving: settings for its moves.
+        egress: cost of its checkpoint transfers, with the bytes sent so far.
     """
-    if isnan(place.price(now_s)):
-        return True
-    steps = min(left, moving.every_s * speed[place.accelerator])
-    here, there = (o.price(now_s) / 3600 / speed[o.accelerator] for o in (place, other))
-    move = egress.quote_usd(moving.checkpoint_bytes, place.key, other.key, now_s)
-    restart = other.price(now_s) / 3600 * moving.restart_s
-    return there * steps + move + restart < here * steps
+
+    speed: Mapping[str, float]
+    moving: Moving
+    egress: Egress
+
+    def best(self, offers: list[Offer], now_s: float) -> Offer:
+        """Offer with the lowest price per step.
+
+        Raises:
+            InputError: no instance is on sale now.
+        """
+        found = [(price / self.speed[o.accelerator], o) for o in offers if not isnan(price := o.price(now_s))]
+        if not found:
+            expected = f"spot instances with {' or '.join(sorted(self.speed)) or 'any accelerator'}"
+            raise InputError("market", f"nothing on sale at {now_s:.0f} s", expected)
+        return min(found, key=lambda one: (one[0], one[1].key))[1]
+
+    def gains(self, place: Offer, other: Offer, now_s: float, left: float) -> bool:
+        """True if a move costs less than it saves until the next check.
+
+        Prices are assumed constant until the next check.
+
+        Arguments:
+            place, other: offers before and after the move.
+            left: remaining steps.
+        """
+        if isnan(place.price(now_s)):
+            return True
+        steps = min(left, self.moving.every_s * self.speed[place.accelerator])
+        here, there = (o.price(now_s) / 3600 / self.speed[o.accelerator] for o in (place, other))
+        move = self.egress.quote_usd(self.moving.checkpoint_bytes, place.key, other.key, now_s)
+        restart = other.price(now_s) / 3600 * self.moving.restart_s
+        return there * steps + move + restart < here * steps
 
 
 def _lengthen(legs: list[tuple[Offer, float, float]], place: Offer, begin_s: float, end_s: float) -> None:

@@ -5,7 +5,7 @@ Rows of the lines are generated as needed. For thousands of groups with one row 
 Source: as demand_groups.py.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,19 @@ from hocket.scheduler.solver.parametric.demand_groups import MISSING, LineCuts
 _ROUNDS = 200
 _DEAR = 8.0  # multiple of the cost of jobs
 _BASIC = 1  # basis state of a row or variable between its bounds
+
+
+@dataclass(frozen=True, eq=False)
+class PriorSolution:
+    """Final state of an earlier program with the same rows, to start from.
+
+    Attributes:
+        basis: final simplex states; None if unknown.
+        prices: final worker prices, if the program was solved by prices.
+    """
+
+    basis: Basis | None = None
+    prices: Stand | None = None
 
 
 class Served:
@@ -36,8 +49,7 @@ class Served:
         place: str,
         most: float | None = None,
         session: Session | None = None,
-        basis: Basis | None = None,
-        start: Stand | None = None,
+        prior: PriorSolution = PriorSolution(),
     ) -> None:
         """
         Arguments:
@@ -46,7 +58,7 @@ class Served:
             most: upper bound of unmet demand. If given, the variables cost nothing, and the unmet demand is the last
                 variable and the objective.
             session: session with a warm start, if known.
-            basis, start: start if the session has none.
+            prior: start if the session has none.
         """
         self.cuts, self.place = cuts, place
         self.solution: Solution | None = None
@@ -56,17 +68,17 @@ class Served:
         self._slack = None if most is None else cuts.lines.shares.variables
         self._name = place if most is None else lacking(place)
         worth = cuts.entries >= sessions.WORTH
-        self._session, self._basis = session if worth else None, basis
+        self._session, self._basis = session if worth else None, prior.basis
         self._program: LinearProgram | None = None
         self._looked = False  # True once the session was asked for a start
-        self._start = start
+        self._start = prior.prices
         lines = cuts.lines
         one_each = len(cuts.group) == lines.shares.groups and not cuts.rate.any()
         self._unlike = one_each and unlike.many(lines.shares)
         if self._unlike and session is not None:
-            self._start = session.prices(lines.shares.snapshot, self._name) or start
+            self._start = session.prices(lines.shares.snapshot, self._name) or prior.prices
         # With only a basis, one program is faster to solve than prices are to find.
-        self._in_one = not self._unlike or (self._start is None and basis is not None)
+        self._in_one = not self._unlike or (self._start is None and prior.basis is not None)
 
     @property
     def prices(self) -> np.ndarray:

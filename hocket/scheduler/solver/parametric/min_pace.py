@@ -72,7 +72,7 @@ def _together(
     found = least(lines, pace, place, above, session)
     if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
         session.forget(lacking(place))  # one job may set the pace in the next call, too
-    served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis, found.start)
+    served = Served(found.cuts, _least_idle(lines), place, None, session, found.prior)
     return found, at_pace(served, pace, found.pace)
 
 

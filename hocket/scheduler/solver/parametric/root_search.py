@@ -8,16 +8,15 @@ Source: Newton's method on the value function of a linear program (Dinkelbach 19
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hocket.scheduler.solver.dual.separable_program import Stand
-from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
+from hocket.scheduler.solver.lp.linear_program import Infeasible, Solution, SolverTrouble
 from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.infeasibility_prices import looks
-from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_slack
+from hocket.scheduler.solver.parametric.min_cost_demand import PriorSolution, Served, without_slack
 
 _STEPS = 100
 _LACKING = 1e-11  # part of a group's maximum throughput
@@ -48,7 +47,7 @@ class DemandAtPace:
 
 @dataclass(frozen=True, eq=False)
 class LeastPace:
-    """Minimum pace, with its rows, duals, basis and start prices.
+    """Minimum pace, with its rows, duals, and the final state of its program.
 
     The duals of the limits are from the last infeasible pace.
     """
@@ -56,8 +55,7 @@ class LeastPace:
     pace: float
     cuts: LineCuts
     duals: np.ndarray
-    basis: Basis | None = None
-    start: Stand | None = None
+    prior: PriorSolution = field(default_factory=PriorSolution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +106,7 @@ def least(
             later = _beyond(served, pace, found.duals, now, found.bound)
         if later <= now * (1 + _CLOSE):
             served.keep()
-            return LeastPace(later, served.cuts, duals, without_slack(found), served.scarce())
+            return LeastPace(later, served.cuts, duals, PriorSolution(without_slack(found), served.scarce()))
         now = later
     raise SolverTrouble(f"{place}: no solution after {_STEPS} steps")
 
