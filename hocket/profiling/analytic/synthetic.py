@@ -7,6 +7,7 @@ that expected results can be computed by hand. Randomness comes from a seed.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,25 @@ from hocket.profiling.profile import ModelProfile
 
 Figures = float | Sequence[float]
 DEVICE_TYPE = "synthetic"
+
+
+@dataclass(frozen=True)
+class SampleFigures:
+    """Seconds and bytes of layers for a microbatch of one sample; each of shape (layers,).
+
+    Attributes:
+        out_bytes: bytes of a layer's output; the first is also the size of the batch's input tensor.
+        weights_bytes: bytes of weights, and of their gradients.
+        stash_bytes: bytes that the backward needs.
+        optimizer_bytes: bytes of optimizer state; None for one copy of the weights (momentum).
+    """
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    out_bytes: np.ndarray
+    weights_bytes: np.ndarray
+    stash_bytes: np.ndarray
+    optimizer_bytes: np.ndarray | None = None
 
 
 def chain(
@@ -49,18 +69,15 @@ def chain(
         if not 0 <= source < target < n:
             raise InputError("skips", f"({source}, {target})", f"0 <= source < target < {n}")
         targets[source].append(target)
-    return _profile(
-        name,
+    figures = SampleFigures(
         _each(forward_s, n, "forward_s"),
         _each(backward_s, n, "backward_s"),
         out,
         _each(weights_bytes, n, "weights_bytes"),
         out if stash_bytes is None else _each(stash_bytes, n, "stash_bytes"),
         None if optimizer_bytes is None else _each(optimizer_bytes, n, "optimizer_bytes"),
-        targets,
-        microbatch_sizes,
-        device_type,
     )
+    return _profile(name, figures, targets, microbatch_sizes, device_type)
 
 
 def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[int, ...] = (1,)) -> ModelProfile:
@@ -73,9 +90,8 @@ def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[
     rng = np.random.default_rng(seed)
     targets = [[j for j in range(i + 1, n) if rng.random() < edges] for i in range(n)]
     times, sizes, weights = rng.uniform(0.1, 2.0, n), rng.uniform(0.0, 2e6, n), rng.choice([0.0, 1e5, 1e6, 8e6], n)
-    return _profile(
-        f"branching-{n}-{seed}", times, 2 * times, sizes, weights, sizes, None, targets, microbatch_sizes, DEVICE_TYPE
-    )
+    figures = SampleFigures(times, 2 * times, sizes, weights, sizes)
+    return _profile(f"branching-{n}-{seed}", figures, targets, microbatch_sizes)
 
 
 def cells(
@@ -114,18 +130,8 @@ def cells(
         before, last = last, add([*ends, last], 1e-6, size * blocks, 0.0)
     add([last], 1e-5, 4e3, 1e7)
     forward, sizes, weights = (np.array(column) for column in zip(*figures, strict=True))
-    return _profile(
-        f"cells-{count}-{blocks}-{seed}",
-        forward,
-        2 * forward,
-        sizes,
-        weights,
-        sizes,
-        None,
-        targets,
-        microbatch_sizes,
-        DEVICE_TYPE,
-    )
+    columns = SampleFigures(forward, 2 * forward, sizes, weights, sizes)
+    return _profile(f"cells-{count}-{blocks}-{seed}", columns, targets, microbatch_sizes)
 
 
 def _each(value: Figures, n: int, what: str) -> np.ndarray:
@@ -139,41 +145,35 @@ def _each(value: Figures, n: int, what: str) -> np.ndarray:
 
 def _profile(
     name: str,
-    forward_s: np.ndarray,
-    backward_s: np.ndarray,
-    out_bytes: np.ndarray,
-    weights_bytes: np.ndarray,
-    stash_bytes: np.ndarray,
-    optimizer_bytes: np.ndarray | None,
+    figures: SampleFigures,
     targets: list[list[int]],
     microbatch_sizes: tuple[int, ...],
-    device_type: str,
+    device_type: str = DEVICE_TYPE,
 ) -> ModelProfile:
     n = len(targets)
     scale = np.array(microbatch_sizes, dtype=float)
-    optimizer = weights_bytes if optimizer_bytes is None else optimizer_bytes
+    weights, out = figures.weights_bytes, figures.out_bytes
+    optimizer = weights if figures.optimizer_bytes is None else figures.optimizer_bytes
     layers = tuple(
         Layer(
             name=f"layer{i}",
             kind="Synthetic",
-            forward_s=tuple((forward_s[i] * scale).tolist()),
-            backward_s=tuple((backward_s[i] * scale).tolist()),
-            stash_bytes=tuple((stash_bytes[i] * scale).tolist()),
-            parameters=(f"layer{i}.weight",) if weights_bytes[i] > 0 else (),
-            weights_bytes=float(weights_bytes[i]),
-            gradients_bytes=float(weights_bytes[i]),
+            forward_s=tuple((figures.forward_s[i] * scale).tolist()),
+            backward_s=tuple((figures.backward_s[i] * scale).tolist()),
+            stash_bytes=tuple((figures.stash_bytes[i] * scale).tolist()),
+            parameters=(f"layer{i}.weight",) if weights[i] > 0 else (),
+            weights_bytes=float(weights[i]),
+            gradients_bytes=float(weights[i]),
             optimizer_bytes=float(optimizer[i]),
         )
         for i in range(n)
     )
     read = {target for each in targets for target in each}
     entries = tuple(i for i in range(n) if i not in read)
-    tensors = [Tensor("input", -1, entries, tuple((out_bytes[0] * scale).tolist()), gradient=False)]
+    tensors = [Tensor("input", -1, entries, tuple((out[0] * scale).tolist()), gradient=False)]
     for i in range(n):
         if targets[i]:
-            tensors.append(
-                Tensor(f"layer{i}.out", i, tuple(sorted(set(targets[i]))), tuple((out_bytes[i] * scale).tolist()))
-            )
+            tensors.append(Tensor(f"layer{i}.out", i, tuple(sorted(set(targets[i]))), tuple((out[i] * scale).tolist())))
     return ModelProfile(
         name=name,
         device_type=device_type,
