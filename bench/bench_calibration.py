@@ -20,6 +20,7 @@ from hocket.hardware.catalog import device_type
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 
 SIZES = (2, 4)
@@ -54,7 +55,8 @@ def main() -> None:
     jobs = {name: job_of(name) for name in given.jobs}
     sketches = {name: sketch(job, SIZES) for name, job in jobs.items()}
     measured = {
-        name: measure(job, SIZES, budget_s=given.budget_s, clock=time.process_time) for name, job in jobs.items()
+        name: measure(job, SIZES, MeasureRequest(budget_s=given.budget_s, clock=time.process_time))
+        for name, job in jobs.items()
     }
     taught: dict[str, Calibration | None] = {"nothing": None}
     taught |= {name: learned(sketches[name], measured[name], core) for name in jobs}

@@ -25,6 +25,7 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
+from hocket.runtime.stage.executable import Executable
 
 _SLACK = 3  # layers by which a cut may be moved
 JOBS = ("gpt", "vgg", "lstm", "inception")
@@ -117,7 +118,7 @@ def job_of(name: str) -> Job:
             return models.job("vgg", batch_size=16, width=0.25, image=32)
         case "lstm":
             return models.job("lstm", batch_size=16, width=64, layers=3)
-    return models.job("inception", batch_size=16, small=True, width=0.2, image=64, blocks=(1, 1, 1))
+    return models.small_job("inception", batch_size=16, width=0.2, image=64, blocks=(1, 1, 1))
 
 
 def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: Any) -> None:
@@ -135,7 +136,7 @@ def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: A
         plan = Plan.read(path)
         captured = capture(job_of(name), plan.microbatch_size)
         program = plan.compile(captured)
-        engine = Worker(captured, plan.layout(captured), program, program.devices[rank])
+        engine = Worker(Executable(captured, plan.layout(captured), program))
         engine.run(SegmentCounts(program.admitted, program.stride, plan.microbatches).periods_for(steps))
         outbox.put((program.devices[rank], engine.peak_memory_bytes))
         dist.barrier()
@@ -176,10 +177,11 @@ class Workers:
 def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
     """Each job's profile and batch size; seconds are measured only roughly, bytes are exact."""
     from hocket.profiling.measure.measure import measure
+    from hocket.profiling.measure.request import MeasureRequest
 
     for name in sorted(names):
         job = job_of(name)
-        yield name, measure(job, (1, 2, 4, 8), budget_s=1.0), job.batch_size
+        yield name, measure(job, (1, 2, 4, 8), MeasureRequest(budget_s=1.0)), job.batch_size
 
 
 def proven_bytes(plan: Plan, profile: ModelProfile) -> dict[int, float]:

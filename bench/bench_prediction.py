@@ -32,6 +32,7 @@ from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.training.calibrate.local_links import measure_local
 from hocket.training.calibrate.train_in_turns import Turned, Turns, train_in_turns
@@ -89,7 +90,7 @@ def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], s
     """All rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
-        profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
+        profile = measure(job, (1, *SIZES), MeasureRequest(budget_s=30, neighbours=usual_neighbours()))
         for count in workers:
             cluster = measure_local(count)
             if count not in cases:

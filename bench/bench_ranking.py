@@ -27,6 +27,7 @@ from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.make_plan import make_plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.measure.background_load import usual_neighbours
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
 from hocket.training.calibrate.local_links import measure_local
@@ -63,7 +64,9 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
     found: dict[int, list[Case]] = {}
     for _ in range(rounds):
         profiles = {
-            width: measure_member(job, width, (1, MICROBATCH), budget_s=15, neighbours=usual_neighbours())
+            width: measure_member(
+                job, width, (1, MICROBATCH), MeasureRequest(budget_s=15, neighbours=usual_neighbours())
+            )
             for width in WIDTHS
         }
         for count in workers:

@@ -16,7 +16,7 @@ def main(repetitions: int = 40) -> None:
     """Print a line for each model of the zoo, small, where overhead shows most."""
     torch.set_num_threads(1)
     for name in ("gpt", "lstm", "vgg", "inception", "resnet"):
-        job = models.job(name, small=True)
+        job = models.small_job(name)
         begin = time.perf_counter()
         captured = capture(job, 4)
         capture_s = time.perf_counter() - begin

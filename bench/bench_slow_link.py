@@ -25,6 +25,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.util.schema import read_as
 
 JOB = HERE / "jobs" / "vgg.py"
@@ -56,7 +57,7 @@ def compare(mbit_per_s: int, folder: Path) -> Iterator[dict[str, Any]]:
     with slow_link(mbit_per_s):
         level = read_as(Level, workers([sys.executable, str(HERE / "_links.py")]), "link")
         cluster = Cluster(f"two workers, {mbit_per_s} Mbit/s", (level,), "cpu-core")
-        profile = measure(load_job(JOB), (2, 4, 8, 16), budget_s=20)
+        profile = measure(load_job(JOB), (2, 4, 8, 16), MeasureRequest(budget_s=20))
         profile.save(folder / "profile.json")
         chosen = {
             name: search(profile, cluster, PlanRequest(32, synchronous=synchronous), profile_path="profile.json")

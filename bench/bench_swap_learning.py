@@ -25,6 +25,7 @@ from hocket.planning.predict.feedback import RunFeedback, learned_from
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.training.calibrate.engine_overhead import instruction_s
@@ -65,7 +66,7 @@ def main() -> None:
         folder, scope = Path(name), dict[str, Any]()
         exec(JOB, scope)  # the same text that the worker reads
         (folder / "job.py").write_text(JOB)
-        profile = measure(scope["job"], (1, EACH), budget_s=6.0)
+        profile = measure(scope["job"], (1, EACH), MeasureRequest(budget_s=6.0))
         profile.save(folder / "profile.json")
         torch.set_num_threads(1)  # as workers do
         own_s = instruction_s()

@@ -15,6 +15,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.training.train import train
 
@@ -48,7 +49,7 @@ def main() -> None:
             batch, scope = EACH * count, dict[str, Any]()
             exec(JOB.format(batch=batch), scope)  # the same text that the workers read
             (folder / "job.py").write_text(JOB.format(batch=batch))
-            profile = measure(scope["job"], (1,), budget_s=0.5)
+            profile = measure(scope["job"], (1,), MeasureRequest(budget_s=0.5))
             state_bytes = 4 * sum(p.nbytes for p in scope["job"].model.parameters())
             packs = packs_of(profile, max(layer.weights_bytes for layer in profile.layers))
             for title, options, policy, ahead in SCHEMES:

@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 
 SEQ, SAMPLES = 128, 2
@@ -32,7 +32,7 @@ def main() -> None:
     torch.manual_seed(0)
     data = Text(SEQ)
     x, y = (torch.stack([data[i][k] for i in range(SAMPLES)]) for k in (0, 1))
-    models = [GPT(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB) for _ in range(2)]
+    models = [GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB)) for _ in range(2)]
 
     def train(model: torch.nn.Module) -> None:
         torch.set_num_threads(1)

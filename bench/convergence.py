@@ -15,12 +15,13 @@ from functools import partial
 import torch
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 
 STAGES, BATCH_SIZE, SEQ, SEED = 4, 16, 64, 0
 RUNS = (
@@ -37,7 +38,7 @@ OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim
 def make_job(optimizer: str, learning_rate: float) -> Job:
     """A small GPT on real text; the same weights for every rule."""
     torch.manual_seed(SEED)
-    model = GPT(n_layer=4, d_model=64, n_head=4, seq=SEQ, vocab=VOCAB, tied=False)
+    model = GPT(GPTSizes(n_layer=4, d_model=64, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
     return Job(
         model,
         language_loss,
@@ -64,7 +65,7 @@ def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool],
     plan = Plan(strategy, "gpt-convergence", BATCH_SIZE, microbatch_size, stages, cluster, options)
     program = plan.compile(captured)
     repeats = (steps * plan.microbatches - program.admitted) // program.stride
-    losses = [loss for _, loss, _ in run_inline(captured, plan.layout(captured), program, repeats).losses]
+    losses = [loss for _, loss, _ in run_inline(Executable(captured, plan.layout(captured), program), repeats).losses]
     share = len(losses) // 10
     return [statistics.fmean(losses[k * share : (k + 1) * share]) for k in range(10)]
 

@@ -9,13 +9,13 @@ hocket train examples/gpt.py plan.yaml --steps 50
 import torch
 
 from hocket import Job
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 
 torch.manual_seed(0)  # every worker runs this file: the same weights everywhere
 
 job = Job(
-    model=GPT(n_layer=4, d_model=128, n_head=4, seq=128, vocab=VOCAB),
+    model=GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=128, vocab=VOCAB)),
     loss=language_loss,
     data=Text(seq=128),
     optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),

@@ -52,8 +52,8 @@ def profile(
         for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic
             model instead of measuring; the model of a job file may then be larger than memory.
         calibration: correction of the analytic model for that device type, from `hocket calibrate`.
-        options: keyword arguments of `hocket.profiling.measure.measure.measure`; with `for_type`, of
-            `hocket.profiling.analytic.sketch.sketch`.
+        options: fields of `hocket.profiling.measure.request.MeasureRequest`, and `sequence_parallel` with `tensor`;
+            with `for_type`, keyword arguments of `hocket.profiling.analytic.sketch.sketch`.
 
     Raises:
         CaptureError: the model cannot be captured; the message names the module and the reason.
@@ -75,14 +75,16 @@ def profile(
         raise InputError(
             "calibration", "given without for_type", "a device type to calibrate", "Pass for_type as well."
         )
+    from hocket.profiling.measure.request import MeasureRequest
     from hocket.runtime.tensor_parallel.measure_rank import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)
     if loaded.path is not None:
         usual = usual_neighbours(str(options.get("device", "cpu")), options.get("threads", 1))
         options.setdefault("neighbours", usual)
-    sizes = (tuple(microbatch_sizes),) if microbatch_sizes else ()
-    return measure_member(loaded, tensor, *sizes, **options)
+    sizes = tuple(microbatch_sizes or (1, 2, 4, 8))
+    sequence_parallel = options.pop("sequence_parallel", False)
+    return measure_member(loaded, tensor, sizes, MeasureRequest(**options), sequence_parallel)
 
 
 def plan(

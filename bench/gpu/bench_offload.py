@@ -48,6 +48,7 @@ from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.util.units import show_bytes
 
@@ -102,7 +103,7 @@ def main() -> None:
 def weights_of(given: argparse.Namespace) -> int:
     """How many numbers the model has."""
     with torch.device("meta"):
-        model = models.GPT(n_layer=given.layers, d_model=given.width, n_head=given.heads, seq=given.seq, tied=False)
+        model = models.GPT(models.GPTSizes(given.layers, given.width, given.heads, given.seq), tied=False)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -164,7 +165,10 @@ def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
         # Bytes of the plan are a sketch's: what the card really holds may be more, and is an error beyond the whole budget only.
         memory = MemoryManager(0, device, given.budget * card.GIB)
         worker = Worker(
-            captured, plan.layout(captured), program, 0, device, observer=heard, record=given.smoke, memory=memory
+            Executable(captured, plan.layout(captured), program, device),
+            observer=heard,
+            memory=memory,
+            clock=time.perf_counter if given.smoke else None,
         )
 
         def step(number: int) -> float:

@@ -25,6 +25,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.capture.capture import capture
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.stage.device_type import known_type
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
@@ -42,7 +43,7 @@ def main() -> None:
     device = card.device_of(given)
     sizes = tuple(map(int, given.sizes.split(",")))
     start_s = time.perf_counter()
-    profile = measure_member(job_of(given), 1, sizes, device=device, budget_s=given.profile_s)
+    profile = measure_member(job_of(given), 1, sizes, MeasureRequest(device=device, budget_s=given.profile_s))
     profile_s = time.perf_counter() - start_s
     rows = []
     with card.alone(device):

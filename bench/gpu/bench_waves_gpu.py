@@ -37,6 +37,7 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.stage.executable import Executable
 
 SMOKE = {
     "budget": 1.0,
@@ -118,7 +119,7 @@ def job_of(given: argparse.Namespace, name: str, batch: int) -> Job:
     if name == "gpt":
         options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq}
     optimizer = partial(torch.optim.Adam, lr=1e-4)
-    return models.job(name, batch_size=batch, samples=max(64, 2 * batch), optimizer=optimizer, small=False, **options)
+    return models.job(name, batch_size=batch, samples=max(64, 2 * batch), optimizer=optimizer, **options)
 
 
 def plan_of(given: argparse.Namespace, captured: Captured, name: str, way: str, size: int) -> Plan:
@@ -162,7 +163,7 @@ def trained(given: argparse.Namespace, device: torch.device, name: str, way: str
     plan = plan_of(given, captured, name, way, size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    worker = Worker(captured, plan.layout(captured), plan.compile(captured), 0, device)
+    worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured), device))
     seconds: Callable[[int], float] = partial(timed, worker, device)
     seconds(SHORT)
     short, long = seconds(SHORT), seconds(SHORT + given.periods)

@@ -2,7 +2,7 @@
 
 import torch
 
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 from hocket.profiling.job.job import Job
 
@@ -12,7 +12,7 @@ N_LAYER, D_MODEL, SEQ, BATCH_SIZE = 6, 192, 128, 32
 def make_model() -> GPT:
     """The same weights in every process and on both sides of the comparison."""
     torch.manual_seed(0)
-    return GPT(n_layer=N_LAYER, d_model=D_MODEL, n_head=4, seq=SEQ, vocab=VOCAB, tied=False)
+    return GPT(GPTSizes(n_layer=N_LAYER, d_model=D_MODEL, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
 
 
 def make_optimizer(parameters: object) -> torch.optim.Optimizer:

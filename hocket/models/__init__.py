@@ -12,11 +12,11 @@ from torch import nn
 
 from hocket.errors import InputError, nearest
 from hocket.models.data import Images, TranslationPairs
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.inception import InceptionV3
 from hocket.models.lstm import Translator, translation_loss
 from hocket.models.resnet import ResNet
-from hocket.models.text import VOCAB, Text
+from hocket.models.text import Text
 from hocket.models.vgg import VGG16
 from hocket.models.xception import Xception
 from hocket.profiling.job.job import Job
@@ -29,13 +29,14 @@ def _gpt(
     seed: int,
     dtype: torch.dtype,
     *,
-    seq: int = 128,
     text: str | None = None,
-    vocab: int = VOCAB,
-    **options: Any,
+    dropout: float = 0.0,
+    tied: bool = True,
+    **sizes: int,
 ) -> Made:
-    data = Text(seq, text, limit_bytes=max(samples, 1) * seq + 1)
-    return GPT(seq=seq, vocab=vocab, **options), language_loss, data, 1
+    own = GPTSizes(**sizes)
+    data = Text(own.seq, text, limit_bytes=max(samples, 1) * own.seq + 1)
+    return GPT(own, dropout, tied), language_loss, data, 1
 
 
 def _lstm(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 20, vocab: int = 256, **options: Any) -> Made:
@@ -85,35 +86,26 @@ def job(
     seed: int = 0,
     optimizer: Callable[..., torch.optim.Optimizer] = sgd,
     dtype: torch.dtype = torch.float32,
-    small: bool = False,
-    clip_grad_norm: float | None = None,
-    precision: str | None = None,
     **options: Any,
 ) -> Job:
     """Build a job: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
 
     Arguments:
         samples: number of samples of the data.
-        small: True to start from the options of `SMALL`.
-        clip_grad_norm, precision: see `Job`.
         options: options of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
     """
     if name not in _JOBS:
         raise InputError("zoo job", repr(name), f"one of {', '.join(_JOBS)}", nearest(name, _JOBS))
-    if small:
-        options = {**SMALL[name], **options}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, loss, data, inputs = _JOBS[name](samples, seed, dtype, **options)
-    return Job(
-        model.to(dtype),
-        loss,
-        data,
-        optimizer,
-        batch_size,
-        name=name,
-        seed=seed,
-        inputs=inputs,
-        clip_grad_norm=clip_grad_norm,
-        precision=precision,
-    )
+    return Job(model.to(dtype), loss, data, optimizer, batch_size, name=name, seed=seed, inputs=inputs)
+
+
+def small_job(name: str, **options: Any) -> Job:
+    """Build a job with a model that trains within a second.
+
+    Arguments:
+        options: of `job`; they replace those of `SMALL`.
+    """
+    return job(name, **{**SMALL.get(name, {}), **options})

@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 from hocket.profiling.job.job import Job
 
@@ -19,7 +19,7 @@ SEQ = 128
 def make_job() -> Job:
     """Return a GPT with 4 blocks of width 128 over bytes, equal in every process."""
     torch.manual_seed(0)
-    model = GPT(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB, dropout=0.0, tied=False)
+    model = GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
     data = Text(SEQ, os.environ.get("HOCKET_DEMO_TEXT") or None)
     return Job(model, language_loss, data, _adam, BATCH_SIZE, name="gpt-demo")
 

@@ -5,6 +5,7 @@ before each sub-block and after the last block, residual weights scaled by 1/sqr
 Vaswani et al., "Attention Is All You Need", 2017; output weights tied to the embedding (Press and Wolf, 2017).
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -62,26 +63,37 @@ class TransformerBlock(nn.Module):
         return x + self.drop(self.mlp(self.ln2(x)))
 
 
+@dataclass(frozen=True)
+class GPTSizes:
+    """Sizes of a GPT.
+
+    Attributes:
+        n_layer: number of blocks.
+        d_model: width of the blocks.
+        n_head: attention heads of a block.
+        seq: maximum length of a sequence, in tokens.
+        vocab: number of different tokens.
+    """
+
+    n_layer: int = 4
+    d_model: int = 128
+    n_head: int = 4
+    seq: int = 128
+    vocab: int = 256
+
+
 class GPT(nn.Module):
     """GPT language model: tokens (samples, seq) to logits (samples, seq, vocab)."""
 
-    def __init__(
-        self,
-        n_layer: int = 4,
-        d_model: int = 128,
-        n_head: int = 4,
-        seq: int = 128,
-        vocab: int = 256,
-        dropout: float = 0.0,
-        tied: bool = True,
-    ) -> None:
+    def __init__(self, sizes: GPTSizes = GPTSizes(), dropout: float = 0.0, tied: bool = True) -> None:
         super().__init__()
-        self.tok = nn.Embedding(vocab, d_model)
-        self.pos = nn.Embedding(seq, d_model)
+        n_layer, d_model = sizes.n_layer, sizes.d_model
+        self.tok = nn.Embedding(sizes.vocab, d_model)
+        self.pos = nn.Embedding(sizes.seq, d_model)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(TransformerBlock(d_model, n_head, dropout) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(TransformerBlock(d_model, sizes.n_head, dropout) for _ in range(n_layer))
         self.ln = nn.LayerNorm(d_model)
-        self.head = nn.Linear(d_model, vocab, bias=False)
+        self.head = nn.Linear(d_model, sizes.vocab, bias=False)
         if tied:
             self.head.weight = self.tok.weight
         for name, parameter in self.named_parameters():

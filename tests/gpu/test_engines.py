@@ -10,12 +10,14 @@ from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.swapping.budgets import completed
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.engine.transport.process_groups import _ctas
 from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, captured
 
 pytestmark = pytest.mark.gpu
@@ -42,8 +44,8 @@ STEPS = 4
 def trained(graph: Captured, plan: Plan, device: torch.device) -> Result:
     """The result of some steps with all devices of the plan on one device."""
     program = plan.compile(graph)
-    devices = {d: Device(graph, plan.layout(graph), program, d, device) for d in program.devices}
-    return run_inline(graph, plan.layout(graph), program, STEPS, devices=devices)
+    devices = {d: Device(Executable(graph, plan.layout(graph), program, device), d) for d in program.devices}
+    return run_inline(Executable(graph, plan.layout(graph), program), STEPS, devices=devices)
 
 
 @pytest.mark.parametrize(("model", "case"), CASES, ids=lambda value: str(value))
@@ -82,7 +84,7 @@ def distributed(
 ) -> tuple[list[float], dict[str, Any]]:
     """Losses and weights of a distributed worker that is alone."""
     heard = Losses()
-    worker = Worker(graph, plan.layout(graph), plan.compile(graph), 0, device, observer=heard)
+    worker = Worker(Executable(graph, plan.layout(graph), plan.compile(graph), device), observer=heard)
     worker.run(periods, 0)
     weights = {name: tensor.detach().cpu().clone() for name, tensor in worker.device.model.tensors({}).items()}
     worker.close()
@@ -100,7 +102,7 @@ def test_a_worker_on_a_card_is_the_inline_engine(card: torch.device, case: Case)
     graph = captured("gpt plain")
     plan = case.plan(graph)
     losses, _ = distributed(graph, plan, card)
-    expected = run_inline(graph, plan.layout(graph), plan.compile(graph), 3)
+    expected = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 3)
     assert sorted(losses) == pytest.approx(sorted(loss for _, loss, _ in expected.losses), rel=1e-9)
 
 
@@ -108,7 +110,7 @@ def test_a_worker_on_a_card_is_the_inline_engine(card: torch.device, case: Case)
 def test_swaps_in_streams_lose_nothing(card: torch.device) -> None:
     """Swaps of a model twice as large as its budget, with 0 to 2 operations ahead: the losses of a device that holds everything."""
     job = captured("gpt plain untied", "adam").job
-    graph, profile = capture(job, 1), measure(job, (1,), budget_s=0.05)
+    graph, profile = capture(job, 1), measure(job, (1,), MeasureRequest(budget_s=0.05))
     names = [layer.name for layer in graph.layers]
     ends = [round(len(names) * k / 4) for k in range(5)]
     cuts = [tuple(names[ends[k] : ends[k + 1]]) for k in range(4)]
@@ -130,12 +132,12 @@ def test_state_goes_from_a_card_to_a_cpu_and_back(card: torch.device) -> None:
     graph = captured("gpt plain", "adam")
     plan = Case("data_parallel", (1,)).plan(graph)
     result = trained(graph, plan, torch.device("cpu"))
-    again = run_inline(graph, plan.layout(graph), plan.compile(graph), 2, result.position, result.devices)
+    again = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 2, result.position, result.devices)
     program = plan.compile(graph)
-    device = Device(graph, plan.layout(graph), program, 0, card)
+    device = Device(Executable(graph, plan.layout(graph), program, card), 0)
     first = trained(graph, plan, torch.device("cpu"))
     device.model.load(first.devices[0].model.state())
-    moved = run_inline(graph, plan.layout(graph), program, 2, first.position, {0: device})
+    moved = run_inline(Executable(graph, plan.layout(graph), program), 2, first.position, {0: device})
     assert_same_losses(moved.losses, again.losses, 1e-9)
 
 
@@ -184,7 +186,7 @@ def test_peak_memory_is_the_allocators(card: torch.device, process_group: None) 
     """A worker says the most bytes that its device held: at least weights, gradients and momentum."""
     graph = captured("gpt plain")
     plan = Case("data_parallel", (1,)).plan(graph)
-    worker = Worker(graph, plan.layout(graph), plan.compile(graph), 0, card)
+    worker = Worker(Executable(graph, plan.layout(graph), plan.compile(graph), card))
     worker.run(2, 0)
     assert worker.peak_memory_bytes >= 3 * sum(p.nbytes for p in graph.job.model.parameters())
     worker.close()

@@ -10,6 +10,7 @@ from hocket import models
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.device_type import DeviceType
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.runtime.stage.device_type import known_type
 from tests.system.tiny import write_job
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 def test_a_profile_of_a_card(card: torch.device) -> None:
     """Times come from events, and the profile has the same form as a CPU's."""
-    profile = measure(models.job("gpt", small=True, dropout=0.1), (2,), device=card, budget_s=0.5)
+    profile = measure(models.small_job("gpt", dropout=0.1), (2,), MeasureRequest(device=card, budget_s=0.5))
     assert profile.device_type == (torch.cuda.get_device_name() if card.type == "cuda" else "cpu-core")
     assert all(t > 0 for t in (*profile.whole_forward_s, *profile.whole_backward_s))
 

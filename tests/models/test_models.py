@@ -22,7 +22,7 @@ def count(model):
         (lambda: models.ResNet(152), 60_192_808),
         (lambda: models.InceptionV3(), 23_834_568),
         (lambda: models.Xception(), 22_855_952),
-        (lambda: models.GPT(n_layer=12, d_model=768, n_head=12, seq=1024, vocab=50257), 124_439_808),
+        (lambda: models.GPT(models.GPTSizes(n_layer=12, d_model=768, n_head=12, seq=1024, vocab=50257)), 124_439_808),
     ],
 )
 def test_sizes_of_the_papers_models(make, expected):
@@ -37,7 +37,7 @@ def test_sizes_of_the_papers_models(make, expected):
 @pytest.mark.parametrize("name", list(models.SMALL))
 def test_jobs_learn(name):
     """Twenty steps on one batch lower the loss."""
-    job = models.job(name, small=True, batch_size=8)
+    job = models.small_job(name, batch_size=8)
     assert isinstance(job, Job)
     torch.manual_seed(0)
     optimizer = job.optimizer(job.model.parameters())
@@ -56,9 +56,9 @@ def test_jobs_are_the_same_each_time():
     """A seed determines weights and data; the global generators are unchanged."""
     before = torch.get_rng_state()
     first, second, third = (
-        models.job("lstm", small=True),
-        models.job("lstm", small=True),
-        models.job("lstm", small=True, seed=1),
+        models.small_job("lstm"),
+        models.small_job("lstm"),
+        models.small_job("lstm", seed=1),
     )
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
@@ -68,10 +68,10 @@ def test_jobs_are_the_same_each_time():
 
 def test_untied_and_other_options():
     """Options reach the model and the data."""
-    tied = models.job("gpt", small=True)
-    untied = models.job("gpt", small=True, tied=False)
+    tied = models.small_job("gpt")
+    untied = models.small_job("gpt", tied=False)
     assert count(untied.model) - count(tied.model) == 256 * 32
-    assert models.job("vgg", small=True, classes=3).data.patterns.shape[0] == 3
+    assert models.small_job("vgg", classes=3).data.patterns.shape[0] == 3
 
 
 def test_unknown_job():

@@ -100,7 +100,7 @@ def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
         "2 blocks are divided over groups of 2 workers: 1 all-reduce, 6 gathers, 4 reduce-scatters forward and "
         "5 all-reduces, 9 gathers, 4 reduce-scatters backward a microbatch"
     ]
-    assert [text for text in listener.notes if "words" in text] == [
+    assert [text for text in listener.notes if "vocabulary" in text] == [
         "tok is divided along its vocabulary of 256",
         "head is divided along its vocabulary of 256",
     ]

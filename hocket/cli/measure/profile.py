@@ -98,23 +98,21 @@ def profile(
     busy = usual_neighbours(here) if neighbours is None else neighbours
 
     from hocket.profiling.measure.measure import usual_sizes
+    from hocket.profiling.measure.request import MeasureRequest
     from hocket.runtime.tensor_parallel.measure_rank import measure_member
 
     loaded = load_job(job)
     _check_sizes(microbatch, loaded.batch_size)
     sizes = tuple(sorted(set(microbatch or usual_sizes(loaded.batch_size))))
     with Progress("profiling", not json) as report:
-        found = measure_member(
-            loaded,
-            tensor,
-            sizes,
-            sequence_parallel,
-            device=here,
-            neighbours=busy,
+        request = MeasureRequest(
+            here,
             budget_s=budget_s,
+            neighbours=busy,
             progress=report,
             compile="inductor" if compile else "",
         )
+        found = measure_member(loaded, tensor, sizes, request, sequence_parallel)
     _save(found, output, json)
 
 

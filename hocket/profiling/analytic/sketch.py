@@ -27,9 +27,10 @@ from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.optimizer import optimizer_of
 from hocket.profiling.job.precision import sums_of
-from hocket.profiling.measure.assemble import MeasuredSize, MeasuredStep, assemble
-from hocket.profiling.measure.measure import Progress, usable, usual_sizes
+from hocket.profiling.measure.assemble import MeasuredSize, MeasuredStep, Measurements, assemble
+from hocket.profiling.measure.measure import usable, usual_sizes
 from hocket.profiling.measure.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
+from hocket.profiling.measure.request import Progress
 from hocket.profiling.operators_only import LayerOperators, Sketch
 
 _NEEDS_NUMBERS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
@@ -104,7 +105,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
     tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
     step, operators, parameters = _step(captured, foreach)
     source = f"worked out by hocket with torch {torch.__version__}"
-    profile = assemble(job, captured, columns, step, "any", source, (*captured.notes, *notes))
+    profile = assemble(job, captured, Measurements("any", columns, step, source, tuple(notes)))
     tell(len(wanted) + 2, len(wanted) + 2, "done")
     return Sketch(profile, tuple(work), operators, parameters)
 

@@ -78,23 +78,33 @@ class MeasuredStep:
     together: bool
 
 
-def assemble(
-    job: Job,
-    captured: Captured,
-    columns: Sequence[MeasuredSize],
-    step: MeasuredStep,
-    device_type: str,
-    source: str,
-    notes: tuple[str, ...],
-    loss_parts: str = "",
-) -> ModelProfile:
+@dataclass(frozen=True)
+class Measurements:
+    """Measurements of a captured job on one device type.
+
+    Attributes:
+        columns: measurements of each microbatch size, ascending; all with seconds or all without.
+        step: measurements of the optimizer.
+        source: origin of the figures, for people.
+        notes: notes for people, in addition to those of the captured job.
+        loss_parts: see ModelProfile.
+    """
+
+    device_type: str
+    columns: Sequence[MeasuredSize]
+    step: MeasuredStep
+    source: str
+    notes: tuple[str, ...] = ()
+    loss_parts: str = ""
+
+
+def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfile:
     """Build the profile of a captured job; unknown seconds are 0.
 
     Arguments:
         job: the user's job. `captured` may be a tensor-parallel rank's part of it.
-        columns: measurements of each microbatch size, ascending; all with seconds or all without.
-        loss_parts: see ModelProfile.
     """
+    columns, step = measured.columns, measured.step
     sizes = tuple(column.size for column in columns)
     seconds = [column.seconds for column in columns if column.seconds is not None]
     zeros = (0.0,) * len(columns)
@@ -145,13 +155,13 @@ def assemble(
     )
     return ModelProfile(
         name=job.name or type(job.model).__name__,
-        device_type=device_type,
+        device_type=measured.device_type,
         microbatch_sizes=sizes,
         layers=tuple(layers),
         tensors=tensors,
         optimizer=type(whole_optimizer(job)).__name__,
         ties=captured.ties,
-        source=source,
+        source=measured.source,
         whole_forward_s=tuple(one.whole_forward for one in seconds),
         whole_backward_s=tuple(one.whole_backward for one in seconds),
         whole_forward_std_s=_known(one.forward_std for one in seconds),
@@ -165,8 +175,8 @@ def assemble(
         batch_size=job.batch_size,
         clip_grad_norm=job.clip_grad_norm,
         loss_weighted=callable(job.loss_weight),
-        loss_parts=loss_parts,
-        notes=notes,
+        loss_parts=measured.loss_parts,
+        notes=(*captured.notes, *measured.notes),
     )
 
 

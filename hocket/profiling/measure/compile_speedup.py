@@ -10,13 +10,9 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-import torch
-from torch import Tensor
-
-from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.capture import Stage
 from hocket.profiling.capture.compiled_costs import Compiled
-from hocket.profiling.measure.timing import layers_once
-from hocket.profiling.measure.worker_costs import Clock
+from hocket.profiling.measure.timing import LayerTimer
 
 _RUNS = 4  # number of runs of layers; each run is compiled separately
 _LEAST, _MOST = 5, 40  # iterations
@@ -37,19 +33,13 @@ def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*found, len(seconds))))
 
 
-def speedup(
-    captured: Captured,
-    batches: dict[int, dict[str, Tensor]],
-    ends: tuple[int, ...],
-    backend: str,
-    device: torch.device,
-    budget_s: float,
-    clock: Clock,
-) -> Compiled:
+def speedup(timers: Sequence[LayerTimer], ends: tuple[int, ...], backend: str, budget_s: float) -> Compiled:
     """Measure runs of layers, compiled and eager.
 
     Arguments:
-        batches: samples by microbatch size (ascending), then by the names of the captured tensors.
+        timers: one for each microbatch size, ascending.
+        ends: ends of the runs (see `ends_of`).
+        backend: backend of torch.compile.
         budget_s: limit in seconds over all sizes, without compilation.
 
     Raises:
@@ -59,17 +49,17 @@ def speedup(
     runs = [range(a, b) for a, b in pairwise((0, *ends))]
     forward, backward = ([list[float]() for _ in runs] for _ in range(2))
     cold = []
-    for size, batch in batches.items():
-        at = captured.for_size(size)
+    for timer in timers:
+        at, device, clock = timer.captured, timer.device, timer.clock
         plain, code = ([Stage(at, run, device=device, compile=how) for run in runs] for how in ("", backend))
-        layers_once(at, plain, batch, device, clock)
+        timer.once(plain)
         began = clock()
-        layers_once(at, code, batch, device, clock)
+        timer.once(code)
         first_s, began = clock() - began, clock()
         taken: list[tuple[list[list[float]], list[list[float]]]] = [([], []), ([], [])]
-        while len(taken[0][0]) < _LEAST or (len(taken[0][0]) < _MOST and clock() - began < budget_s / len(batches)):
+        while len(taken[0][0]) < _LEAST or (len(taken[0][0]) < _MOST and clock() - began < budget_s / len(timers)):
             for stages, (ahead, back) in zip((plain, code), taken, strict=True):
-                seconds = layers_once(at, stages, batch, device, clock)
+                seconds = timer.once(stages)
                 ahead.append(seconds[0])
                 back.append(seconds[1])
         usual = [[[statistics.median(row) for row in zip(*way, strict=True)] for way in ways] for ways in taken]

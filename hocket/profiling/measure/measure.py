@@ -21,53 +21,33 @@ from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.checks.loss_additivity import additivity
 from hocket.profiling.checks.verify import verify
 from hocket.profiling.data.repeatable import check_repeatable
-from hocket.profiling.job.job import Job, check_device
-from hocket.profiling.measure.assemble import MeasuredSeconds, MeasuredSize, MeasuredStep, assemble
+from hocket.profiling.job.job import Job
+from hocket.profiling.measure.assemble import MeasuredSeconds, MeasuredSize, MeasuredStep, Measurements, assemble
 from hocket.profiling.measure.background_load import BackgroundLoad
 from hocket.profiling.measure.compile_speedup import ends_of, speedup
-from hocket.profiling.measure.core_time import on_core_s
 from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
-from hocket.profiling.measure.timing import ROUNDS, Times, deviation, timed
-from hocket.profiling.measure.worker_costs import Clock, StepMode, WorkerCosts
+from hocket.profiling.measure.request import USUAL_REQUEST, MeasureRequest
+from hocket.profiling.measure.timing import ROUNDS, LayerTimer, Times, deviation, timed
+from hocket.profiling.measure.worker_costs import StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.util.malloc import keep_freed_memory
 
 # On an idle machine, layers' times add up to those of the undivided model within a tenth.
 _BUSY = 1.3
 
-Progress = Callable[[int, int, str], None]
-
 
 def measure(
     job: Job,
     microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
-    *,
-    device: str | torch.device = "cpu",
-    device_type: str | None = None,
-    budget_s: float = 40.0,
-    threads: int = 1,
-    neighbours: int = 0,
-    max_layers: int = 64,
-    progress: Progress | None = None,
-    clock: Clock = on_core_s,
+    request: MeasureRequest = USUAL_REQUEST,
     part: Callable[[Captured], Captured] | None = None,
-    compile: str = "",
 ) -> ModelProfile:
     """Measure a job.
 
     Arguments:
         microbatch_sizes: numbers of samples; sizes above the job's batch size are left out.
-        device_type: device type of the profile, by default "cpu-core" or the CUDA device's name.
-        budget_s: approximate seconds of measurement over all sizes; each size gets at least 6 iterations.
-        threads: threads of one worker, on a CPU.
-        neighbours: number of companions that train the job meanwhile on a CPU, as the other workers of a machine will
-            (see `hocket.profiling.measure.background_load.usual_neighbours`). A job without a file is measured alone,
-            and a note says so.
-        progress: called with (done, total, what), in steps.
-        clock: clock in seconds, for CPUs. By default it leaves out waits of this thread for a core.
         part: function from the captured job to the part to measure, with the same layers: a rank of a tensor-parallel
             group has a part of each layer.
-        compile: backend of torch.compile to measure too, in addition to eager execution; "" for none.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
@@ -77,21 +57,15 @@ def measure(
     if not sizes:
         found = ", ".join(map(str, microbatch_sizes)) or "none"
         raise InputError("microbatch_sizes", found, f"at least one from 1 to {job.batch_size}, the job's batch_size")
-    check_device(str(device))
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        found = f"{str(device)!r}, but torch sees no GPU with CUDA on this machine"
-        raise InputError("device", found, "'cpu', or a machine with a CUDA GPU and a CUDA build of torch")
-    if neighbours < 0 or (neighbours and place.type != "cpu"):
-        raise InputError("neighbours", f"{neighbours} with device {device}", ">= 0, and 0 for a GPU")
+    place = request.place()
     check_repeatable(job)
     if place.type == "cpu":
         keep_freed_memory()  # as workers do: page faults would be counted as computation
-    tell = progress or _silent
+    tell, threads, budget_s = request.tell, request.threads, request.budget_s
     total = (1 + ROUNDS) * len(sizes) + 1
     # The companions load the job while this process captures it.
-    with BackgroundLoad(job.path, neighbours, threads) as companions:
-        captured = capture(job, max_layers=max_layers)
+    with BackgroundLoad(job.path, request.neighbours, threads) as companions:
+        captured = capture(job, max_layers=request.max_layers)
         if part is not None:
             captured = part(captured)
         sizes, notes = usable(captured, sizes)
@@ -110,38 +84,36 @@ def measure(
                 single, whole, batch = _made(captured.for_size(size), size, place)
                 companions.train(size)
                 tell(len(sizes) + k, total, f"seconds of microbatches of {size}")
-                timed(captured.for_size(size), single, whole, batch, place, share_s, clock, times)
+                timer = LayerTimer(captured.for_size(size), batch, place, request.clock)
+                timed(timer, single, whole, share_s, times)
             busy = companions.busy
             tell(total - 1, total, "optimizer step")
             step = _optimizer(captured, whole, columns)
             code = None
-            if compile:
-                tell(total - 1, total, f"code of {compile}")
+            if request.compile:
+                tell(total - 1, total, f"code of {request.compile}")
                 usual = np.median(np.array(columns[-1][2].forward) + np.array(columns[-1][2].backward), axis=0)
-                batches = {size: _loaded(captured.for_size(size), size, place) for size in sizes}
-                code = speedup(captured, batches, ends_of(usual.tolist()), compile, place, budget_s / 4, clock)
-    if neighbours:
+                graphs = [captured.for_size(size) for size in sizes]
+                timers = [
+                    LayerTimer(at, _loaded(at, size, place), place, request.clock)
+                    for at, size in zip(graphs, sizes, strict=True)
+                ]
+                code = speedup(timers, ends_of(usual.tolist()), request.compile, budget_s / 4)
+    if request.neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     notes += added.notes
     tell(total, total, "done")
     made = [_column(*each, varies=place.type == "cpu") for each in columns]
     notes += [note for _, said in made for note in said]
-    source = f"measured by hocket with torch {torch.__version__}"
-    profile = assemble(
-        job,
-        captured,
+    measured = Measurements(
+        request.device_type or type_of(place),
         [column for column, _ in made],
         step,
-        device_type or type_of(place),
-        source,
-        (*captured.notes, *notes),
-        added.finding,
+        source=f"measured by hocket with torch {torch.__version__}",
+        notes=tuple(notes),
+        loss_parts=added.finding,
     )
-    return replace(profile, compiled=code)
-
-
-def _silent(done: int, total: int, what: str) -> None:
-    return None
+    return replace(assemble(job, captured, measured), compiled=code)
 
 
 def type_of(device: torch.device) -> str:

@@ -46,59 +46,65 @@ class Times:
     rounds: list[int] = field(default_factory=list)
 
 
-def layers_once(
-    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
-) -> tuple[list[float], list[float]]:
-    """Measure the forward and backward seconds of each layer in one pass."""
-    made = dict(batch)
-    runs = []
-    forward: list[float] = []
-    timers = []
-    for stage in stages:
-        given = detached(captured, stage, made)
-        marks = Marks(device, clock)
-        marks.mark()
-        out = stage.run(given, seed_of)
-        marks.mark()
-        timers.append(marks)
-        runs.append((given, out))
-        made.update(out)
-    forward = [marks.seconds()[0] for marks in timers]
-    del made
-    grads: dict[str, Tensor] = {}
-    timers = []
-    while runs:
-        given, out = runs.pop()
-        ends, ways = border(captured, out, grads)
-        marks = Marks(device, clock)
-        marks.mark()
-        if ends:
-            torch.autograd.backward(ends, ways)
-        marks.mark()
-        timers.append(marks)
-        del ends, ways, out
-        collect(given, grads)
-    return forward, [marks.seconds()[0] for marks in timers][::-1]
+@dataclass(frozen=True)
+class LayerTimer:
+    """Layers of a job, timed on one microbatch.
+
+    Attributes:
+        captured: the job, captured for the microbatch's size.
+        batch: the microbatch on the device, by the names of the captured tensors.
+        clock: clock in seconds, for CPUs.
+    """
+
+    captured: Captured
+    batch: dict[str, Tensor]
+    device: torch.device
+    clock: Clock
+
+    def once(self, stages: Sequence[Stage]) -> tuple[list[float], list[float]]:
+        """Measure the forward and backward seconds of each stage in one pass."""
+        made = dict(self.batch)
+        runs = []
+        forward: list[float] = []
+        timers = []
+        for stage in stages:
+            given = detached(self.captured, stage, made)
+            marks = Marks(self.device, self.clock)
+            marks.mark()
+            out = stage.run(given, seed_of)
+            marks.mark()
+            timers.append(marks)
+            runs.append((given, out))
+            made.update(out)
+        forward = [marks.seconds()[0] for marks in timers]
+        del made
+        grads: dict[str, Tensor] = {}
+        timers = []
+        while runs:
+            given, out = runs.pop()
+            ends, ways = border(self.captured, out, grads)
+            marks = Marks(self.device, self.clock)
+            marks.mark()
+            if ends:
+                torch.autograd.backward(ends, ways)
+            marks.mark()
+            timers.append(marks)
+            del ends, ways, out
+            collect(given, grads)
+        return forward, [marks.seconds()[0] for marks in timers][::-1]
 
 
-def timed(
-    captured: Captured,
-    single: Sequence[Stage],
-    whole: WorkerCosts,
-    batch: dict[str, Tensor],
-    device: torch.device,
-    budget_s: float,
-    clock: Clock,
-    times: Times,
-) -> None:
+def timed(timer: LayerTimer, single: Sequence[Stage], whole: WorkerCosts, budget_s: float, times: Times) -> None:
     """Time iterations of layers and of the undivided model in turns.
 
     Modes of the optimizer step alternate too, so that slow spells affect all equally.
 
     Arguments:
+        single: a stage for each layer.
+        whole: the undivided model.
         times: receives the seconds.
     """
-    ways = tuple(StepMode)
+    ways, clock = tuple(StepMode), timer.clock
     times.rounds.append(len(times.whole_forward))
     start = clock()
     for k in range(WARM_UP + MOST):
@@ -109,7 +115,7 @@ def timed(
             each = (now - start_measured) / (k - WARM_UP)
             if now - start + each > budget_s:
                 break
-        forward, backward = layers_once(captured, single, batch, device, clock)
+        forward, backward = timer.once(single)
         way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else StepMode.IN_PLACE
         seconds = whole.once(clock, way)
         if k >= WARM_UP:

@@ -6,7 +6,6 @@ links (cost/analytic/tensor_group.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.layer import Layer
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.memory import border, collect, detached, seed_of
+from hocket.profiling.measure.request import USUAL_REQUEST, MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.stage.device_type import known_type
 from hocket.runtime.tensor_parallel.shard_model import DeferredGroup, Division, divided_tensors, split_of
@@ -25,8 +25,8 @@ def measure_member(
     job: Job,
     width: int,
     microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    request: MeasureRequest = USUAL_REQUEST,
     sequence_parallel: bool = False,
-    **options: Any,
 ) -> ModelProfile:
     """Measure one rank of a tensor-parallel job.
 
@@ -37,18 +37,17 @@ def measure_member(
         width: tensor-parallel size; 1 measures the whole model.
         microbatch_sizes: samples per microbatch to measure.
         sequence_parallel: True to use sequence parallelism where possible.
-        options: see `hocket.profiling.measure.measure.measure`.
 
     Raises:
         RefusedError: the model cannot be divided; the error names the module and the reason.
     """
     if width == 1 and sequence_parallel:
         raise InputError("sequence_parallel", "true, for one device", "false", "Set `tensor` to 2 or more.")
-    device = torch.device(options.get("device", "cpu"))
-    if device.type == "cuda" and torch.cuda.is_available() and options.get("device_type") is None:
-        options["device_type"] = known_type(device)
+    device = torch.device(request.device)
+    if device.type == "cuda" and torch.cuda.is_available() and request.device_type is None:
+        request = replace(request, device_type=known_type(device))
     if width == 1:
-        return measure(job, microbatch_sizes, **options)
+        return measure(job, microbatch_sizes, request)
     division = Division(job, split_of(job, width, sequence_parallel), 0)
     found: list[Captured] = []
 
@@ -56,9 +55,8 @@ def measure_member(
         found.append(capture(division.job, like=whole))
         return found[0]
 
-    profile = measure(job, microbatch_sizes, part=part, **options)
-    place = torch.device(options.get("device", "cpu"))
-    counted = [_counted(division, found[0].for_size(size), place) for size in profile.microbatch_sizes]
+    profile = measure(job, microbatch_sizes, request, part)
+    counted = [_counted(division, found[0].for_size(size), device) for size in profile.microbatch_sizes]
     layers = tuple(_counting(layer, [of[k] for of in counted]) for k, layer in enumerate(profile.layers))
     note = f"of one of {width} tensor-parallel ranks, without the time of collectives between them"
     own = divided_tensors(found[0])

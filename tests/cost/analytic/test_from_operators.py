@@ -15,7 +15,7 @@ from hocket.cost.kernels import operator_s, seconds
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.operators import MemoryPass, Product
@@ -39,7 +39,7 @@ class Tokens:
 
 def make_job() -> Job:
     """A GPT in 16 bits."""
-    model = GPT(LAYERS, HIDDEN, HEADS, SEQUENCE, WORDS).bfloat16()
+    model = GPT(GPTSizes(LAYERS, HIDDEN, HEADS, SEQUENCE, WORDS)).bfloat16()
     return Job(model, language_loss, Tokens(), lambda p: torch.optim.Adam(p), 8, name="gpt")
 
 

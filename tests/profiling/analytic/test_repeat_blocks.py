@@ -14,7 +14,7 @@ from hocket.profiling.profile import ModelProfile
 
 def sketched(blocks: int) -> ModelProfile:
     """Sketch a small GPT with this number of blocks."""
-    return sketch(models.job("gpt", small=True, n_layer=blocks, dropout=0.0, tied=False), (2,)).profile
+    return sketch(models.small_job("gpt", n_layer=blocks, dropout=0.0, tied=False), (2,)).profile
 
 
 def facts(tensor: Tensor) -> tuple[object, ...]:

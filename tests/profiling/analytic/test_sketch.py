@@ -20,6 +20,7 @@ from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 
 
@@ -88,17 +89,17 @@ def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
 
     Names, graph, parameters, stashes, working bytes, optimizer state, kept tensors and operations are compared.
     """
-    job = models.job(name, small=True, optimizer=adam) if name in ZOO else of_transformers(name)
+    job = models.small_job(name, optimizer=adam) if name in ZOO else of_transformers(name)
     job = replace(job, precision=precision)
-    measured = measure(job, (2, 4), budget_s=0.01)
+    measured = measure(job, (2, 4), MeasureRequest(budget_s=0.01))
     assert without_seconds(sketch(job, (2, 4)).profile) == without_seconds(measured)
 
 
 def test_a_model_on_meta_is_sketched_as_one_with_numbers():
     """A model on `meta` has the same layers, bytes, operations and tied weights."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     with torch.device("meta"):
-        model = models.GPT(n_layer=2, d_model=32, n_head=2, seq=16)
+        model = models.GPT(models.GPTSizes(n_layer=2, d_model=32, n_head=2, seq=16))
     found, usual = (sketch(one, (2,)) for one in (replace(job, model=model), job))
     assert without_seconds(found.profile) == without_seconds(usual.profile)
     assert found.work == usual.work
@@ -112,7 +113,7 @@ def test_operations_are_those_that_torch_counts(name):
 
     torch has no formula for attention on a CPU; the formula for other devices is used.
     """
-    job = models.job(name, small=True)
+    job = models.small_job(name)
     counter = FlopCounterMode(display=False)
     counter.flop_registry.update(_FORMULAS)
     x, *targets = job.batch(range(4)).values()
@@ -131,16 +132,14 @@ def test_on_a_gpu_adam_steps_all_weights_at_once():
 
     Nothing else changes, and the user's own choice is kept.
     """
-    one, all_at_once = (
-        sketch(models.job("gpt", small=True, optimizer=adam), (2,), foreach=way) for way in (False, True)
-    )
+    one, all_at_once = (sketch(models.small_job("gpt", optimizer=adam), (2,), foreach=way) for way in (False, True))
     assert not one.profile.step_together
     assert all_at_once.profile.step_together
     for layer in all_at_once.profile.layers:
         assert layer.weights_bytes <= layer.step_bytes <= layer.weights_bytes + 1024, layer.name
     assert without_steps(one.profile) == without_steps(all_at_once.profile)
     assert one.step == all_at_once.step
-    chosen = models.job("gpt", small=True, optimizer=partial(torch.optim.Adam, foreach=False))
+    chosen = models.small_job("gpt", optimizer=partial(torch.optim.Adam, foreach=False))
     assert sketch(chosen, (2,), foreach=True).profile == one.profile
 
 
@@ -154,7 +153,7 @@ def test_recurrent_layers_are_products_of_all_positions_and_of_one_after_the_oth
 
     torch does not count them. The operations equal those of a layer's profile.
     """
-    job = models.job("lstm", small=True)
+    job = models.small_job("lstm")
     found = sketch(job, (4,))
     for layer, work in zip(found.profile.layers, found.work[0], strict=True):
         assert flops_of(work.forward) == layer.flops[0]
@@ -196,14 +195,14 @@ def test_a_model_larger_than_memory_is_sketched_from_its_file(tmp_path):
         """
 import torch
 from hocket import Job
-from hocket.models.gpt import GPT, language_loss
+from hocket.models.gpt import GPT, GPTSizes, language_loss
 
 class Tokens:
     def __len__(self): return 8
     def __getitem__(self, i): return torch.zeros(1024, dtype=torch.long), torch.zeros(1024, dtype=torch.long)
 
 def make_job():
-    model = GPT(n_layer=2, d_model=36864, n_head=128, seq=1024, vocab=51200).bfloat16()
+    model = GPT(GPTSizes(n_layer=2, d_model=36864, n_head=128, seq=1024, vocab=51200)).bfloat16()
     return Job(model, language_loss, Tokens(), lambda p: torch.optim.Adam(p), 8, name="large")
 """
     )
@@ -246,7 +245,7 @@ class Scaled(torch.nn.Linear):
         self.rate = {rate}
 
 def make_job():
-    inner = models.job("gpt", small=True)
+    inner = models.small_job("gpt")
     torch.manual_seed(0)
     model = torch.nn.Sequential(Scaled(0.5), torch.nn.Linear(8, 4))
     data = [(torch.rand(8), torch.tensor(i % 4)) for i in range(8)]
@@ -277,8 +276,8 @@ def test_what_cannot_be_sketched_is_refused_by_name():
     with pytest.raises(CaptureError, match="module 0"):
         sketch(job, (2,))
     with pytest.raises(InputError, match="batch_size"):
-        sketch(models.job("gpt", small=True), (16,))
-    still = models.job("gpt", small=True)
+        sketch(models.small_job("gpt"), (16,))
+    still = models.small_job("gpt")
     still.model.requires_grad_(False)
     with pytest.raises((InputError, CaptureError)):
         sketch(still, (2,))

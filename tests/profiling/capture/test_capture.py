@@ -63,7 +63,7 @@ def test_zoo_parity(name):
     The model is cut into 1, 2, 3, 4 and single-layer stages, with a ragged microbatch too.
     """
     options = {"dropout": 0.0} if name in ("vgg", "inception") else {}
-    check(models.job(name, small=True, dtype=torch.float64, batch_size=4, **options))
+    check(models.small_job(name, dtype=torch.float64, batch_size=4, **options))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_zoo_parity(name):
 )
 def test_dropout_is_the_same_whatever_the_cut_and_recomputed(name, options):
     """With a seed for each layer, masks do not depend on stages or recomputation."""
-    job = models.job(name, small=True, dtype=torch.float64, batch_size=4, **options)
+    job = models.small_job(name, dtype=torch.float64, batch_size=4, **options)
     captured = capture(job, 4)
     assert any(layer.random for layer in captured.layers)
     batch = job.batch(range(4))
@@ -87,7 +87,7 @@ def test_dropout_is_the_same_whatever_the_cut_and_recomputed(name, options):
 
 @functools.cache
 def branching():
-    job = models.job("inception", small=True, dtype=torch.float64, dropout=0.0)
+    job = models.small_job("inception", dtype=torch.float64, dropout=0.0)
     captured, batch = capture(job, 3), job.batch(range(3))
     return captured, batch, run_stages(captured, stages_of(captured, 1), batch)
 
@@ -164,7 +164,7 @@ def test_hugging_face_dropout():
 
 def test_capture_leaves_the_model_as_it_was():
     """Capture leaves weights, gradients, buffers, modes and generators untouched."""
-    job = models.job("resnet", small=True)
+    job = models.small_job("resnet")
     state = copy.deepcopy(job.model.state_dict())
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -179,7 +179,7 @@ def test_capture_leaves_the_model_as_it_was():
 
 def test_layers_are_the_same_each_time():
     """Two captures of one model that begin with different sizes have equal layers."""
-    job = models.job("inception", small=True)
+    job = models.small_job("inception")
     first, second = capture(job, 2), capture(job, 5)
     assert [layer.name for layer in first.layers] == [layer.name for layer in second.layers]
     assert [(t.name, t.source, t.targets) for t in first.tensors] == [
@@ -192,7 +192,7 @@ def test_gpt_layers():
 
     The residual stream is a tensor that skips a layer, and tied weights are found.
     """
-    captured = capture(models.job("gpt", small=True))
+    captured = capture(models.small_job("gpt"))
     names = [layer.name for layer in captured.layers]
     assert "blocks.1.mlp.up" in names
     ends = (captured.index_of("tok"), captured.index_of("head"))
@@ -207,7 +207,7 @@ def test_inception_branches():
 
     The join is a layer that reads all branches.
     """
-    captured = capture(models.job("inception", small=True))
+    captured = capture(models.small_job("inception"))
     forks = [t for t in captured.tensors if len(t.targets) == 4]
     assert len(forks) == 3
     for k, layer in enumerate(captured.layers):
@@ -220,7 +220,7 @@ def test_inception_branches():
 
 def test_fewer_layers():
     """`max_layers` bounds the number of layers; one layer is the whole model."""
-    job = models.job("resnet", small=True, dtype=torch.float64)
+    job = models.small_job("resnet", dtype=torch.float64)
     for most in (1, 7, 20):
         captured = check(job, sizes=(4,), max_layers=most)
         assert len(captured.layers) <= most
@@ -376,7 +376,7 @@ def test_structures_in_and_out_of_modules():
 
 def test_running_statistics_are_updated_once():
     """A recomputation does not update running statistics; a forward does."""
-    job = models.job("resnet", small=True, dtype=torch.float64)
+    job = models.small_job("resnet", dtype=torch.float64)
     captured = capture(job, 4)
     batch = job.batch(range(4))
     (stage,), (again,) = stages_of(captured, 1), stages_of(captured, 1)

@@ -18,7 +18,7 @@ def test_bound_versions_are_used(name):
 
     Tied weights and LSTMs are included.
     """
-    job = models.job(name, small=True, dtype=torch.float64)
+    job = models.small_job(name, dtype=torch.float64)
     captured = capture(job, 4)
     batch = job.batch(range(4))
     stages = stages_of(captured, 2)
@@ -39,7 +39,7 @@ def test_bound_versions_are_used(name):
 
 def test_two_stages_of_one_model_do_not_meet():
     """Binding and training one stage changes neither the model nor another stage."""
-    job = models.job("gpt", small=True, dtype=torch.float64)
+    job = models.small_job("gpt", dtype=torch.float64)
     captured = capture(job, 2)
     state = copy.deepcopy(job.model.state_dict())
     batch = job.batch(range(2))
@@ -55,7 +55,7 @@ def test_two_stages_of_one_model_do_not_meet():
 
 def test_a_stage_holds_only_its_own_parameters():
     """All stages together have the model's parameters; a tied one is in each user."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     captured = capture(job, 2)
     held = [stage.parameters() for stage in stages_of(captured, 3)]
     names = [name for names in held for name in names]
@@ -66,7 +66,7 @@ def test_a_stage_holds_only_its_own_parameters():
 
 def test_shared_tensors():
     """With `share`, a stage works on the model's own parameters."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     captured = capture(job, 2)
     stage = Stage(captured, range(len(captured.layers)), share=True)
     own = dict(job.model.named_parameters())
@@ -75,7 +75,7 @@ def test_shared_tensors():
 
 def test_another_model_of_the_same_kind():
     """`model` gives other weights to the same layers."""
-    job, other = models.job("gpt", small=True), models.job("gpt", small=True, seed=1)
+    job, other = models.small_job("gpt"), models.small_job("gpt", seed=1)
     captured = capture(job, 2)
     stage = Stage(captured, range(len(captured.layers)), model=other.model)
     batch = job.batch(range(2))
@@ -85,7 +85,7 @@ def test_another_model_of_the_same_kind():
 
 def test_inputs_and_outputs():
     """A middle stage names its inputs and outputs, skip connections included."""
-    captured = capture(models.job("gpt", small=True), 2)
+    captured = capture(models.small_job("gpt"), 2)
     start, end = captured.index_of("blocks.0.ln2"), captured.index_of("blocks.0.mlp.act")
     stage = Stage(captured, range(start, end + 1))
     assert stage.inputs == ("blocks.0.attn.proj",)
@@ -98,7 +98,7 @@ def test_inputs_and_outputs():
 @pytest.mark.parametrize("layers", [[], [0, 2], [1, 0]])
 def test_layers_must_be_consecutive(layers):
     """A stage is a run of layers."""
-    captured = capture(models.job("gpt", small=True), 2)
+    captured = capture(models.small_job("gpt"), 2)
     with pytest.raises(InputError):
         Stage(captured, layers)
 
@@ -107,7 +107,7 @@ def test_intermediate_tensors_are_freed():
     """Tensors are freed during the run after their last use, as in the plain model."""
     from hocket.profiling.capture.storage_tracker import StorageTracker
 
-    job = models.job("vgg", small=True, dropout=0.0)
+    job = models.small_job("vgg", dropout=0.0)
     captured = capture(job, 4)
     stage = Stage(captured, range(len(captured.layers)))
     batch = job.batch(range(4))

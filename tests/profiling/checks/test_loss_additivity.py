@@ -64,7 +64,7 @@ def test_means_over_samples_are_none_of_it(name: str) -> None:
     Models in float32, with dropout and batch normalisation.
     """
     options = {"dropout": 0.1} if name in ("gpt", "lstm") else {}
-    job = models.job(name, small=True, samples=64, **options)
+    job = models.small_job(name, samples=64, **options)
     before = {key: tensor.clone() for key, tensor in job.model.state_dict().items()}
     state = torch.random.get_rng_state()
     assert additivity(job) == Additivity()

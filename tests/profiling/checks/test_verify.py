@@ -18,7 +18,7 @@ from hocket.profiling.job.job import Job
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_zoo_is_captured_truly(name, dtype):
     """Every model passes with its dropout and is unchanged."""
-    job = models.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name not in ("resnet", "xception") else {}))
+    job = models.small_job(name, dtype=dtype, **({"dropout": 0.1} if name not in ("resnet", "xception") else {}))
     state = {key: value.clone() for key, value in job.model.state_dict().items()}
     random_state = torch.get_rng_state()
     assert verify(capture(job, 4))

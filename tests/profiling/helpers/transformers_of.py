@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.models.gpt import GPT
+from hocket.models.gpt import GPT, GPTSizes
 
 NAMES = ("gpt", "gpt2 eager", "gpt2 sdpa", "bert eager", "bert sdpa", "llama eager", "llama sdpa")
 VOCAB, SEQ, SAMPLES = 33, 12, 2
@@ -20,7 +20,7 @@ def model_of(name: str, dropout: float = 0.0, heads: int = 4, layers: int = 2) -
     torch.manual_seed(0)
     tokens = torch.randint(0, VOCAB, (SAMPLES, SEQ))
     if name == "gpt":
-        gpt = GPT(n_layer=layers, d_model=4 * heads, n_head=heads, seq=SEQ, vocab=VOCAB, dropout=dropout)
+        gpt = GPT(GPTSizes(n_layer=layers, d_model=4 * heads, n_head=heads, seq=SEQ, vocab=VOCAB), dropout)
         return gpt.double(), (tokens,), {}
     transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     transformers.logging.set_verbosity_error()

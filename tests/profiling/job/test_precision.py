@@ -14,6 +14,7 @@ from hocket.profiling.checks.verify import verify
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.precision import computed
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 
 SHORT = torch.bfloat16
 
@@ -94,7 +95,7 @@ def test_a_profile_in_another_precision() -> None:
     """
     adam = torch.optim.Adam
     plain, short = (
-        measure(models.job("gpt", small=True, optimizer=adam, precision=p), (2,), budget_s=0.1)
+        measure(replace(models.small_job("gpt", optimizer=adam), precision=p), (2,), MeasureRequest(budget_s=0.1))
         for p in (None, "bfloat16")
     )
     assert (plain.dtype, short.dtype) == ("float32", "bfloat16")

@@ -13,6 +13,7 @@ from hocket.errors import InputError
 from hocket.profiling.job.job import load_job
 from hocket.profiling.measure.background_load import BackgroundLoad, usable_cores, usual_neighbours
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 
 pytestmark = pytest.mark.workers
 
@@ -22,7 +23,7 @@ from hocket import models
 print("loud")
 print("louder", file=sys.stderr)
 {more}
-job = models.job("gpt", small=True)
+job = models.small_job("gpt")
 """
 
 
@@ -47,7 +48,7 @@ def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFi
     """Notes give the number of busy companions; their output is not shown."""
     job = load_job(job_file(tmp_path))
     capfd.readouterr()
-    profile = measure(job, (1, 2), neighbours=1, budget_s=0.1)
+    profile = measure(job, (1, 2), MeasureRequest(neighbours=1, budget_s=0.1))
     assert "measured with 1 busy neighbour" in profile.notes
     assert capfd.readouterr() == ("", "")
 
@@ -135,4 +136,4 @@ def test_usual_numbers(tmp_path: Path) -> None:
 def test_impossible_neighbours(tmp_path: Path) -> None:
     """A negative number of companions is refused."""
     with pytest.raises(InputError, match="neighbours"):
-        measure(load_job(job_file(tmp_path)), (1,), neighbours=-1)
+        measure(load_job(job_file(tmp_path)), (1,), MeasureRequest(neighbours=-1))

@@ -5,6 +5,7 @@ import pytest
 from hocket.cli import main
 from hocket.profiling.measure.compile_speedup import ends_of
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.util.compatibility import Feature, conflict
 from tests.runtime.helpers.plans import captured
 
@@ -22,7 +23,7 @@ def test_a_profile_with_code() -> None:
 
     The time to compile and the factors are shown in one line. The rest equals a profile without.
     """
-    profile = measure(captured("gpt plain").job, (1, 2), budget_s=0.1, compile="aot_eager")
+    profile = measure(captured("gpt plain").job, (1, 2), MeasureRequest(budget_s=0.1, compile="aot_eager"))
     code = profile.compiled
     assert code is not None
     assert code.backend == "aot_eager"

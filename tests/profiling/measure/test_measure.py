@@ -14,6 +14,7 @@ from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.memory import count_bytes, seed_of, step_peaks
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.measure.timing import deviation
 from hocket.profiling.profile import ModelProfile
 
@@ -22,8 +23,8 @@ def adam(parameters):
     return torch.optim.Adam(parameters)
 
 
-def quick(job, sizes=(1, 2), **options):
-    return measure(job, sizes, budget_s=0.1, **options)
+def quick(job, sizes=(1, 2), progress=None):
+    return measure(job, sizes, MeasureRequest(budget_s=0.1, progress=progress))
 
 
 def test_profile_of_a_gpt():
@@ -31,7 +32,7 @@ def test_profile_of_a_gpt():
 
     The layers' times sum up to the undivided model's.
     """
-    job = models.job("gpt", small=True, dropout=0.1, optimizer=adam)
+    job = models.small_job("gpt", dropout=0.1, optimizer=adam)
     steps = []
     threads = torch.get_num_threads()
     profile = quick(job, progress=lambda *now: steps.append(now))
@@ -64,7 +65,7 @@ def test_profile_of_a_gpt():
 @pytest.mark.parametrize("name", ["gpt", "lstm", "vgg", "inception", "resnet"])
 def test_stashes_sum_up_to_what_the_undivided_model_keeps(name):
     """After a forward, exactly the layers' stashes and the loss are in memory."""
-    job = models.job(name, small=True)
+    job = models.small_job(name)
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
     layers = range(len(captured.layers))
@@ -81,7 +82,7 @@ def test_stashes_sum_up_to_what_the_undivided_model_keeps(name):
 
 def test_working_bytes_of_a_known_layer():
     """A linear layer's working memory is one weight gradient, to be accumulated."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
     counted = count_bytes(captured, [Stage(captured, [k]) for k in range(len(captured.layers))], batch)
@@ -91,7 +92,7 @@ def test_working_bytes_of_a_known_layer():
 
 def test_the_model_is_not_changed():
     """Measurement trains copies only and restores the random generators."""
-    job = models.job("resnet", small=True)
+    job = models.small_job("resnet")
     state = {name: t.clone() for name, t in job.model.state_dict().items()}
     random_state = torch.get_rng_state()
     quick(job, (2,))
@@ -103,7 +104,7 @@ def test_the_model_is_not_changed():
 def test_the_clock_is_an_argument():
     """With a clock that advances by 1 at each read, every layer costs one second."""
     ticks = itertools.count()
-    profile = measure(models.job("gpt", small=True), (2,), clock=lambda: float(next(ticks)))
+    profile = measure(models.small_job("gpt"), (2,), MeasureRequest(clock=lambda: float(next(ticks))))
     assert profile.whole_forward_s == (1.0,)
     assert {round(x.forward_s[0] * len(profile.layers), 9) for x in profile.layers} == {1.0}
     assert all(x.noise_s == (0.0,) for x in profile.layers)
@@ -136,12 +137,12 @@ def test_batch_normalisation_of_one_value():
 
 def test_bad_arguments():
     """Refused: no usable size, an unknown device, nothing to train."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     with pytest.raises(InputError, match="microbatch_sizes: found 0, 99; expected at least one from 1 to"):
         measure(job, (0, 99))
     if not torch.cuda.is_available():
         with pytest.raises(InputError):
-            measure(job, device="cuda")
+            measure(job, request=MeasureRequest(device="cuda"))
 
 
 def _two_linear(optimizer):
@@ -200,5 +201,5 @@ def test_an_optimizer_that_refuses_dense_gradients():
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
     job = Job(model, nn.functional.mse_loss, data, lambda params: torch.optim.SparseAdam(params, lr=0.1), 8)
     with pytest.raises(InputError, match="SparseAdam, whose step fails") as caught:
-        measure(job, (1,), budget_s=1)
+        measure(job, (1,), MeasureRequest(budget_s=1))
     assert caught.value.place == "Job.optimizer"

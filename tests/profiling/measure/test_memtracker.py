@@ -35,7 +35,7 @@ def test_the_peak_is_what_torch_tracks(
 
     Accumulated gradients, gradients of tied weights, and gradients in shared storages are included.
     """
-    job = models.job(name, small=True, optimizer=OPTIMIZERS[optimizer], batch_size=samples * microbatches)
+    job = models.small_job(name, optimizer=OPTIMIZERS[optimizer], batch_size=samples * microbatches)
     seen = tracked(job, samples, microbatches, recompute)["Total"]
     assert seen <= predicted(job, samples, microbatches, recompute) <= 1.01 * seen
 
@@ -46,7 +46,7 @@ def test_what_data_keep_is_not_the_models() -> None:
 
     The patterns of 4,000 classes are larger than the model. When they were counted, the prediction seemed too low.
     """
-    job = models.job("inception", small=True, classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)
+    job = models.small_job("inception", classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)
     seen, kept = tracked(job, 4, 1)["Total"], job.data.patterns.nbytes
     assert seen < kept
     assert seen <= predicted(job, 4, 1) <= 1.01 * seen

@@ -11,6 +11,7 @@ from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.measure.worker_costs import StepMode, WorkerCosts
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ def ticks() -> float:
 
 def test_steps_train_and_the_model_stays() -> None:
     """A step in place changes the current weights; a step on a copy changes the copy."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
     worker = rehearsal(job)
     worker.once(ticks, StepMode.COPYING)
@@ -44,7 +45,7 @@ def test_steps_train_and_the_model_stays() -> None:
 
 def test_the_least_step() -> None:
     """The least step changes the smallest parameter and no other."""
-    worker = rehearsal(models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
+    worker = rehearsal(models.small_job("gpt", optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
     before = {name: p.detach().clone() for name, p in worker.masters.items()}
     worker.once(ticks, StepMode.LEAST)
     changed = [name for name, p in worker.masters.items() if not torch.equal(p, before[name])]
@@ -53,7 +54,7 @@ def test_the_least_step() -> None:
 
 def test_the_gradient_of_each_step_is_its_own() -> None:
     """Each step uses its own microbatch's gradient alone, under plain SGD."""
-    job = models.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    job = models.small_job("gpt", optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
     worker = rehearsal(job)
     seen: list[float] = []
     step = worker.optimizer.step
@@ -75,9 +76,9 @@ def test_the_gradient_of_each_step_is_its_own() -> None:
 def test_every_part_is_timed() -> None:
     """With a clock that advances by 1 at each read, each part costs one second."""
     count = itertools.count()
-    seconds = rehearsal(models.job("gpt", small=True)).once(lambda: float(next(count)))
+    seconds = rehearsal(models.small_job("gpt")).once(lambda: float(next(count)))
     assert (seconds.load, seconds.forward, seconds.backward, seconds.step) == (1.0, 1.0, 1.0, 1.0)
-    profile = measure(models.job("gpt", small=True), (1, 2), clock=lambda: float(next(count)))
+    profile = measure(models.small_job("gpt"), (1, 2), MeasureRequest(clock=lambda: float(next(count))))
     assert profile.load_s == (1.0, 1.0)
     assert step_s(profile, range(len(profile.layers)), copies=True) == pytest.approx(1.0)
     # A step of one parameter also costs one second: all of it is fixed cost.
@@ -87,7 +88,7 @@ def test_every_part_is_timed() -> None:
 
 def test_nothing_to_train() -> None:
     """A model with only frozen parameters is refused."""
-    job = models.job("gpt", small=True)
+    job = models.small_job("gpt")
     for p in job.model.parameters():
         p.requires_grad_(False)
     with pytest.raises(InputError, match="requires a gradient"):

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from hocket.planning.predict.predict import predict, proven_peaks
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from tests.runtime.engine.helpers.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH, run_cases
@@ -67,9 +69,9 @@ def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
     graph = chosen.whole()
     plan = Case(strategy, stages, case.batch_size, case.microbatch_size).plan(graph)
     program = plan.compile(graph)
-    first = run_inline(graph, plan.layout(graph), program, chosen.repeats)
+    first = run_inline(Executable(graph, plan.layout(graph), program), chosen.repeats)
     weights = {n: t.clone() for tensors in first.weights.values() for n, t in tensors.items()}
-    more = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
+    more = run_inline(Executable(graph, plan.layout(graph), program), 1, first.position, first.devices)
     return first, weights, {n: t for tensors in more.weights.values() for n, t in tensors.items()}
 
 
@@ -170,7 +172,7 @@ def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
 @cache
 def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
     """Of what a member runs, alone."""
-    return measure_member(RUNS[name].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
+    return measure_member(RUNS[name].whole().job, WIDTH, (1, 2), MeasureRequest(budget_s=0.5), sequence)
 
 
 @each(["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])

@@ -41,18 +41,19 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt one block": {"dropout": 0.1, "n_layer": 1},
     "gpt plain": {"dropout": 0.0},
     "gpt plain untied": {"dropout": 0.0, "tied": False},
-    "gpt clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
+    "gpt clipped": {"dropout": 0.1},
     "gpt weighted": {"dropout": 0.1},
-    "gpt weighted clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
-    "gpt odd": {"dropout": 0.1, "vocab": 257, "clip_grad_norm": 0.25},
+    "gpt weighted clipped": {"dropout": 0.1},
+    "gpt odd": {"dropout": 0.1, "vocab": 257},
     "gpt odd untied": {"dropout": 0.1, "vocab": 257, "tied": False},
-    "gpt bfloat16": {"dropout": 0.1, "clip_grad_norm": 0.25, "precision": "bfloat16"},
-    "gpt untied bfloat16": {"dropout": 0.1, "tied": False, "precision": "bfloat16"},
+    "gpt bfloat16": {"dropout": 0.1},
+    "gpt untied bfloat16": {"dropout": 0.1, "tied": False},
     "lstm": {"dropout": 0.1},
     "lstm plain": {"dropout": 0.0},
     "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},
     "inception plain": {"dropout": 0.0, "image": 40, "blocks": (1, 0, 1)},
 }
+CLIPPED = ("gpt clipped", "gpt weighted clipped", "gpt odd", "gpt bfloat16")
 
 
 def uneven_weight(batch: dict[str, Tensor]) -> Tensor:
@@ -64,15 +65,18 @@ def uneven_weight(batch: dict[str, Tensor]) -> Tensor:
 @cache
 def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch.float64) -> Captured:
     """A small job of the zoo, captured; the same object in every test, which leave it as it is."""
-    job = models.job(
+    job = models.small_job(
         model.split()[0],
-        small=True,
         dtype=dtype,
         batch_size=8,
         samples=50,
         optimizer=OPTIMIZERS[optimizer],
         **MODELS[model],
     )
+    if model in CLIPPED:
+        job = replace(job, clip_grad_norm=0.25)
+    if "bfloat16" in model:
+        job = replace(job, precision="bfloat16")
     if "weighted" in model:
         job = replace(job, loss_weight=uneven_weight)
     if model == "inception plain":  # whose batch normalisation would see as many samples as run together

@@ -6,6 +6,7 @@ from hocket import models
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.stage.stage_layout import split
 from hocket.runtime.update.buckets import GradientBucket
 from hocket.training.verify.reference_loop import rule_loop
@@ -82,7 +83,7 @@ def test_stages_of_branching_models_need_not_be_runs_of_layers():
     assert second != list(range(second[0], second[-1] + 1))
     plan = Plan("flush", "test", 4, 2, tuple(PlanStage(tuple(n), (d,)) for d, n in enumerate(names)), CLUSTER)
     program = plan.compile(graph)
-    result = run_inline(graph, plan.layout(graph), program, 4)
+    result = run_inline(Executable(graph, plan.layout(graph), program), 4)
     expected = rule_loop(graph, plan, program.rule, len(result.losses))
     assert_same_losses(result.losses, expected.losses, 1e-9)
     for weights in result.weights.values():

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from hocket import models
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction, Value, ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine import distributed, stream_handover
@@ -21,6 +22,7 @@ from hocket.runtime.engine.shared_values import SharedValues
 from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.stage import microbatches
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.swapping import cuda_streams, device_storage, memory_manager
 from hocket.runtime.swapping.cuda_streams import Streams
 from hocket.runtime.swapping.device_storage import Storages
@@ -38,8 +40,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     """A job that does not fit, and its profile."""
-    job = models.job("gpt", small=True, batch_size=4, optimizer=adam, samples=32, dropout=0.1, tied=False)
-    profile = measure(job, (1,), budget_s=0.05)
+    job = models.small_job("gpt", batch_size=4, optimizer=adam, samples=32, dropout=0.1, tied=False)
+    profile = measure(job, (1,), MeasureRequest(budget_s=0.05))
     state_bytes = 4 * sum(p.nbytes for p in job.model.parameters())
     return Setting(capture(job, 1), profile, state_bytes / 2)
 
@@ -97,7 +99,7 @@ def swaps(setting: Setting, fake: FakeCuda, prefetch: int = 2) -> int:
     """Two iterations with swaps in lanes of their own; how many compute has in its own."""
     plan = setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), workers=1)
     program = plan.compile(setting.graph)
-    worker = distributed.Worker(setting.graph, plan.layout(setting.graph), program, 0)
+    worker = distributed.Worker(Executable(setting.graph, plan.layout(setting.graph), program))
     fake.waits.clear()
     worker.run(2)
     return 2 * sum(i.kind in SWAPS for i in program.period[0, COMPUTE])
@@ -107,7 +109,7 @@ def two_waves(setting: Setting, fake: FakeCuda) -> int:
     """Three iterations of two waves, without a swap."""
     graph = captured("gpt")
     plan = Case("tick_tock", (1,)).plan(graph)
-    worker = distributed.Worker(graph, plan.layout(graph), plan.compile(graph), 0)
+    worker = distributed.Worker(Executable(graph, plan.layout(graph), plan.compile(graph)))
     fake.waits.clear()
     worker.run(3)
     return 0

@@ -11,6 +11,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search_widths
 from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.tensor_parallel.measure_rank import measure_member
 from hocket.training.train import train
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.workers
 JOB = """
 from hocket import models
 
-job = models.job("gpt", small=True, batch_size=8, samples=50)
+job = models.small_job("gpt", batch_size=8, samples=50)
 """
 LINKS = Level("local", 2, 1e9, 1e-4)
 
@@ -37,8 +38,8 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profiles(gpt: Path) -> dict[str, ModelProfile]:
     """Of one device, of one of two, and of one of two on slices of the sequence."""
     job = load_job(gpt)
-    found = {f"{width}.json": measure_member(job, width, (1, 2), budget_s=0.0) for width in (1, 2)}
-    found["2s.json"] = measure_member(job, 2, (1, 2), True, budget_s=0.0)
+    found = {f"{width}.json": measure_member(job, width, (1, 2), MeasureRequest(budget_s=0.0)) for width in (1, 2)}
+    found["2s.json"] = measure_member(job, 2, (1, 2), MeasureRequest(budget_s=0.0), sequence_parallel=True)
     for name, profile in found.items():
         profile.save(gpt.parent / name)
     return found
@@ -127,7 +128,7 @@ def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> 
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
         search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, PlanRequest(8))
-    other = measure_member(models.job("vgg", small=True, batch_size=2), 1, (1,), budget_s=0.0)
+    other = measure_member(models.small_job("vgg", batch_size=2), 1, (1,), MeasureRequest(budget_s=0.0))
     with pytest.raises(InputError, match=r"other\.json: found a profile of another model"):
         search_widths({"member.json": member, "other.json": other}, cluster, PlanRequest(8))
 
@@ -136,4 +137,4 @@ def test_a_model_without_blocks_has_no_members() -> None:
     """Refused as by a run."""
     job = Job(torch.nn.Linear(4, 4), torch.nn.MSELoss(), [(torch.zeros(4), torch.zeros(4))] * 4, torch.optim.SGD, 2)
     with pytest.raises(RefusedError):
-        measure_member(job, 2, (1,), budget_s=0.0)
+        measure_member(job, 2, (1,), MeasureRequest(budget_s=0.0))

@@ -17,8 +17,10 @@ from hocket.planning.predict.predict import predict_iteration, proven_peaks
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.engine.transport import process_groups, transfers
+from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, adam
@@ -87,12 +89,12 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         precision, case = RUNS[number]
         captured = graphs[precision]
         plan = case.plan(captured)
-        worker = Worker(captured, plan.layout(captured), plan.compile(captured), rank)
+        worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured)))
         torch.autograd.backward = stalled if busy == "busy" and case == WAVES else backward
         worker.run(5)
         found[number] = worker.peak_memory_bytes
         if number in CUT:
-            worker = Worker(captured, plan.layout(captured), plan.compile(captured), rank)
+            worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured)))
             for _ in range(3):
                 worker.run(1, worker.position)
             found[number + CUT_FROM] = worker.peak_memory_bytes
@@ -107,7 +109,9 @@ Bytes = list[dict[int, float]]  # of every case, by device
 @pytest.fixture(scope="module")
 def predicted() -> tuple[Bytes, Bytes]:
     """What is predicted, and what is proven whatever the timing."""
-    profiles = {precision: measure(job(precision), (1, 2, 4), budget_s=1.0) for precision in (None, "bfloat16")}
+    profiles = {
+        precision: measure(job(precision), (1, 2, 4), MeasureRequest(budget_s=1.0)) for precision in (None, "bfloat16")
+    }
     plans = [(profiles[precision], case.plan(capture(job(precision), 2))) for precision, case in RUNS]
     proven = [
         proven_peaks(

@@ -9,6 +9,7 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.planning.predict.predict import predict
 from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import COLLECTIVES, Kind
 from tests.limits import HUNG_S
@@ -24,7 +25,7 @@ GAP_BYTES = 16 * 8  # of float64, behind a tensor and, for each replica, behind 
 @cache
 def measured() -> ModelProfile:
     """The profile of the model that all of them train."""
-    return measure(captured("gpt untied", "adam").job, (1, 2), budget_s=0.3)
+    return measure(captured("gpt untied", "adam").job, (1, 2), MeasureRequest(budget_s=0.3))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_scattering_and_gathering_sends_what_summing_sends(carried: list[list[di
     assert gathered[Kind.REDUCE_SCATTER] == pytest.approx(plain[Kind.ALL_REDUCE], rel=0.02)
     assert gathered[Kind.ALL_GATHER] == 4 * gathered[Kind.REDUCE_SCATTER]
     graph = captured("gpt untied", "adam")
-    profile = measure(graph.job, (1, 2), budget_s=0.3)
+    profile = measure(graph.job, (1, 2), MeasureRequest(budget_s=0.3))
     sent = [
         sum(predict(Case("data_parallel", (2,), shard=shard).plan(graph), profile)[1].sent_bytes_between.values())
         for shard in ("optimizer", "none")
