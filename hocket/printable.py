@@ -1,7 +1,8 @@
-"""Printable: text for a terminal or a page, without what would move the cursor, change colours or reorder letters.
+"""Printable text: safe to show on a terminal or a page.
 
-Names of jobs, layers, tensors and clusters come from files, which others may have written. Whatever shows them shows each control
-character, escape sequences and marks of writing direction among them, as an escape such as \\x1b.
+Names of jobs, layers, tensors and clusters come from files, which others may have written. Control characters, escape
+sequences and marks of writing direction are shown as escapes such as \\x1b, so they cannot move the cursor, change
+colours or reorder letters.
 """
 
 import re
@@ -18,14 +19,14 @@ _UNSEEN = {
     "Cs",
     "Zl",
     "Zp",
-}  # controls, marks of direction and of joining, halves of letters, ends of lines
+}  # control and format characters, surrogates, line and paragraph separators
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """Text whose every character is seen, or is a space.
+    """Escape all invisible characters of a text but spaces.
 
     Arguments:
-        lines: ends of lines and tabs stay as they are.
+        lines: keep line ends and tabs as they are.
     """
 
     def shown(found: re.Match[str]) -> str:

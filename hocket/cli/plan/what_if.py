@@ -1,4 +1,4 @@
-"""`hocket what-if`: a plan, or a model's best plan, with other hardware or batches."""
+"""`hocket what-if`: a plan, or a model's best plan, with other hardware or batch."""
 
 import sys
 from collections.abc import Sequence
