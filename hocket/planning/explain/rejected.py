@@ -38,7 +38,7 @@ def refused_meshes(found: SizedSearch) -> tuple[Refused, ...]:
 
 
 def _too_large(mesh: ParallelLayout, bound: Bound) -> Refused:
-    why = f"needs at least {show_bytes(bound.bytes)} a device of {show_bytes(bound.room_bytes)}"
+    why = f"needs at least {show_bytes(bound.bytes)} on a device of {show_bytes(bound.room_bytes)}"
     return Refused(mesh.strategy, str(mesh), why, bound.bytes - bound.room_bytes)
 
 

@@ -1,1 +1,1 @@
-"""Parallel layouts (PTD-P): pipeline x tensor x data parallelism, for analytic models."""
+"""Pipeline x tensor x data parallelism (PTD-P) for analytic models."""

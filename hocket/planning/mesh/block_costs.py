@@ -1,6 +1,7 @@
-"""Figures of a model of an embedding, blocks alike and an output, at one microbatch size: what a tailor measures with.
+"""Figures of an embedding, equal blocks and an output, at one microbatch size.
 
-Rules of this file: arrays by way of making things again, by type of device and by layer; nothing is decided.
+The recompute cut (recompute_cut.py) uses them. Arrays have an entry for each recompute setting, device type and layer.
+Nothing is decided here.
 """
 
 from collections.abc import Sequence
@@ -11,18 +12,27 @@ from hocket.cost.compute import Columns
 
 
 class BlockFigures:
-    """Figures of a model's layers at one microbatch size, by way; for embedding, block and output by default.
+    """Figures of layers at one microbatch size, by recompute setting ("way").
 
     Attributes:
-        layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
-        block_s: forward and backward of a block, shape (ways, types); ends_s: of embedding and output, (types, 2). stash, working:
-            bytes; shape (ways, 3).
-        kept, weights, optimizer, gradients: bytes of weights and buffers, weights alone, optimizer state and gradients; shape (3,).
-            border: bytes from one block to the next.
+        layers_s: forward and backward seconds of all layers, each of shape (ways, types, layers).
+        layers_bytes: stashes, shape (ways, layers).
+        block_s: forward and backward seconds of a block, shape (ways, types).
+        ends_s: forward and backward seconds of embedding and output, shape (types, 2).
+        stash, working: bytes of embedding, block and output, shape (ways, 3).
+        kept: bytes of weights and buffers of embedding, block and output, shape (3,).
+        weights, optimizer, gradients: bytes of weights, optimizer state and gradients, shape (3,).
+        border: bytes of the message from one block to the next.
+        blocks: number of blocks.
     """
 
     def __init__(self, on: Sequence[Sequence[Columns]], samples: int) -> None:
-        """Figures by way and device type."""
+        """Collect the figures.
+
+        Arguments:
+            on: figures by recompute setting and device type.
+            samples: microbatch size.
+        """
         columns = [own[0] for own in on]
         self.layers_s = tuple(
             np.array([[getattr(one.at(samples), name) for one in own] for own in on])
@@ -46,13 +56,21 @@ class BlockFigures:
     def state_of(
         self, parts: int | np.ndarray, more: float | np.ndarray = 0.0, summed: float | np.ndarray = 0.0
     ) -> np.ndarray:
-        """Bytes of state, and of second copies of weights and gradients, with the optimizer state in `parts` shards.
+        """Bytes of a stage's state, with optimizer state in `parts` shards.
 
-        Shape (3, stages), or (3, 1) for one number.
+        Arguments:
+            more, summed: numbers of additional copies of weights and of gradients.
+
+        Returns:
+            Bytes of embedding, block and output, shape (3, stages); (3, 1) for a single number of shards.
         """
         divided = self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
         return divided + self.weights[:, None] * more + self.gradients[:, None] * summed
 
     def both_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Seconds of embedding and output where they are; shape (types, stages)."""
+        """Seconds of embedding and output on their stages, shape (types, stages).
+
+        Arguments:
+            first, last: 1 for the stage with the embedding, and with the output; 0 elsewhere.
+        """
         return self.ends_s[:, :1] * first + self.ends_s[:, 1:] * last

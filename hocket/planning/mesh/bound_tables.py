@@ -1,4 +1,4 @@
-"""Figures of layers side by side, and how many microbatches fly: what bounds of meshes are made of."""
+"""Parts of layout bounds: prefix sums of layers, and microbatches in flight."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,13 @@ from hocket.planning.mesh.placement import StagePlacement
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound of a layout: seconds of an iteration, bytes on the tightest device, and its capacity."""
+    """Lower bound of a layout.
+
+    Attributes:
+        seconds: of an iteration.
+        bytes: on the device with the least room.
+        room_bytes: memory of that device.
+    """
 
     seconds: float
     bytes: float
@@ -26,7 +32,12 @@ class Bound:
 
 @dataclass(frozen=True)
 class PrefixTables:
-    """Figures of the layers before each layer, and of all; shapes (types, layers + 1) and (layers + 1,)."""
+    """Prefix sums over the layers.
+
+    Attributes:
+        forward_s, backward_s: seconds, shape (types, layers + 1).
+        stash_bytes: shape (layers + 1,).
+    """
 
     forward_s: np.ndarray
     backward_s: np.ndarray
@@ -34,7 +45,7 @@ class PrefixTables:
 
     @classmethod
     def of(cls, on: Sequence[Columns], samples: int) -> "PrefixTables":
-        """Prefix sums of one profile for each type, at one microbatch size."""
+        """Build the prefix sums of a profile for each device type, at one microbatch size."""
         forward_s, backward_s = (
             before(np.array([getattr(one.at(samples), name) for one in on])) for name in ("forward_s", "backward_s")
         )
@@ -44,21 +55,22 @@ class PrefixTables:
 def flying(
     ground: StagePlacement, mesh: ParallelLayout, turns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Microbatches that each device has forward before its first backward (strategies/), by chunk.
+    """Microbatches in flight on each device at its first backward, by chunk.
 
     Arguments:
         turns: microbatches of each device.
 
     Returns:
-        shape (chunks, stages); whether forwards come behind that backward; whether as many are there again when the device has
-        gradients of all its chunks.
+        - Number of microbatches, shape (chunks, stages).
+        - True for devices with forwards after their first backward.
+        - True for devices that hold as many stashes again once they have gradients of all their chunks.
     """
     if mesh.schedule == "gpipe":
         return turns[None, :], turns < 0, turns < 0
     chunks = mesh.chunks
     if chunks == 1:
         ahead = ground.flying(turns)
-        return ahead[None, :], ahead < turns, (ahead < turns) | mesh.stale  # without a flush the next batch's come
+        return ahead[None, :], ahead < turns, (ahead < turns) | mesh.stale  # without a flush, the next batch follows
     depth, virtual, round_ = len(turns), turns * chunks, len(turns) * chunks
     ahead = np.minimum(virtual, 2 * (depth - np.arange(depth) - 1) + (chunks - 1) * depth + 1)
     whole, rest = np.divmod(ahead, round_)
@@ -67,13 +79,13 @@ def flying(
 
 
 def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of stages with a second version of weights, and a second sum of gradients (strategies/schedules/two_bw.py).
+    """Masks of stages with a second weight version, and with a second gradient sum.
 
-    Where gradients are summed over devices the update waits for the forward that reads it. Then the last stage, which has nothing
-    in flight, has no use for the old version any more.
+    They follow strategies/schedules/two_bw.py. Where devices sum their gradients, the update waits for the forward that
+    reads its weights. The last stage has no other microbatch in flight then and no longer needs the old version.
 
     Arguments:
-        tied: whether the first stage and the last share weights.
+        tied: True if the first and the last stage share weights.
     """
     summed = (ground.widths > 1) & mesh.stale
     summed[[0, -1]] |= tied & mesh.stale
@@ -82,12 +94,12 @@ def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[n
 
 
 def sums(values: Iterable[float]) -> np.ndarray:
-    """Exclusive prefix sums, and the total."""
+    """Prefix sums from 0 to the total, one more than there are values."""
     return before(np.fromiter(values, dtype=float))
 
 
 def before(values: np.ndarray) -> np.ndarray:
-    """Prefix sums of each row; shape (..., n + 1)."""
+    """Prefix sums of each row, from 0 to the total; shape (..., n + 1)."""
     found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=found[..., 1:])
     return found

@@ -1,7 +1,7 @@
-"""MeshBounds: how good each way to divide devices can be at best, in closed form.
+"""Lower bounds on time and memory of parallel layouts, in closed form.
 
-Rules of this file: a bound is never above what the simulator says of the same choice.
-Source: dissertation sections 4.2.2 (bubble), 4.3 (trade-offs, equation 4.1), 3.3.3 (closed forms).
+Rules of this file: a bound is never above the simulated value of the same candidate.
+Source: Narayanan's dissertation, sections 4.2.2 (bubble), 4.3 (trade-offs, equation 4.1) and 3.3.3 (closed forms).
 """
 
 from functools import cached_property
@@ -22,14 +22,17 @@ from hocket.planning.search.bounds.steady_state import steady_s
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 
-WAITING = 6  # borders' messages of a chunk that can wait at either side of it
+WAITING = 6  # undelivered messages of a chunk, at both of its stage boundaries
 
 
 class MeshBounds:
-    """Lower bounds for layouts of one profile on one cluster of groups; shared tables are computed once."""
+    """Lower bounds for layouts of one profile on a cluster of tensor-parallel groups.
+
+    Tables that layouts share are computed once.
+    """
 
     def __init__(self, group: Grouped, profile: ModelProfile) -> None:
-        """Bounds for a profile of one device of a group."""
+        """Prepare bounds for the profile of one tensor-parallel rank."""
         self.group, self.profile = group, profile
         layers = self.profile.layers
         self._held = sums(x.weights_bytes + x.buffers_bytes for x in layers)
@@ -45,7 +48,7 @@ class MeshBounds:
 
     @cached_property
     def types(self) -> tuple[tuple[str, ...], np.ndarray]:
-        """Device types of the cluster, and the number of its type for every group."""
+        """Device types of the cluster, and the index of each group's type."""
         names = [node.device_type for node in self.group.cluster.nodes] or [self.group.cluster.device_type]
         found = tuple(dict.fromkeys(names))
         counts = [node.devices for node in self.group.cluster.nodes] or [self.group.cluster.devices]
@@ -53,24 +56,30 @@ class MeshBounds:
 
     @cached_property
     def room_bytes(self) -> np.ndarray:
-        """Memory of each group's members; shape (groups,)."""
+        """Memory of each device of every group, shape (groups,)."""
         cluster = self.group.cluster
         counts = [node.devices for node in cluster.nodes] or [cluster.devices]
         firsts = np.cumsum([0, *counts[:-1]]).tolist()
         return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
     def least_bytes(self, mesh: ParallelLayout) -> float:
-        """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
+        """Lower bound on the state and gradients of the fullest device, in bytes.
+
+        It is quicker to compute than `bound` and never above its bytes.
+        """
         if mesh.units:
             return self._units_bytes(mesh)
         optimizer = self._optimizer[-1] / self._parts(mesh, max(map(len, mesh.places), default=mesh.width))
         whole = float(self._held[-1] + self._gradients[-1] + optimizer)
-        if mesh.stale:  # of both or of one a second is there
+        if mesh.stale:  # there is a second copy of weights, gradients or both
             whole += float(np.minimum(np.diff(self._weights), np.diff(self._gradients)).sum())
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: ParallelLayout) -> float:
-        """Least seconds of compute, assuming equally fast stages: cheaper than `bound`, and never above it."""
+        """Least seconds of compute, if all stages were equally fast.
+
+        It is quicker to compute than `bound` and never above its seconds.
+        """
         if mesh.samples not in self._whole_s:
             tables = self._tables_of(mesh)
             self._whole_s[mesh.samples] = tables.forward_s[:, -1] + tables.backward_s[:, -1]
@@ -81,7 +90,7 @@ class MeshBounds:
         return mesh.microbatches / float((1 / each_s).sum())
 
     def bound(self, mesh: ParallelLayout) -> Bound:
-        """Seconds and bytes, in closed form."""
+        """Lower bound in seconds and bytes."""
         if mesh.units:
             return self._bound_of_units(mesh)
         tables, ground = self._tables_of(mesh), self._ground(mesh)
@@ -98,16 +107,16 @@ class MeshBounds:
         if twice is not None:
             steps = ((range(*own), s, bool(twice[0][s])) for s, own in enumerate(pairwise(cut.tolist())))
             batch_s = busy_s + [self._step_s(mesh, ground, *step) for step in steps]
-            rings_s = np.max(self._rings_s(mesh, ground, cut))  # each batch's behind those of the one before
+            rings_s = np.max(self._rings_s(mesh, ground, cut))  # those of each batch follow those of the batch before
             seconds = max(steady_s(batch_s, least_s, message_s, turns, counts[0]), float(rings_s))
         else:
-            # Into a device lies the way of the first microbatch, out of it that of the last.
+            # The first microbatch's forwards lead to a device, and the last one's backwards lead back from it.
             ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
-            if mesh.chunks == 1:  # each has so many microbatches on the way behind it and back
+            if mesh.chunks == 1:  # `counts` microbatches of each device are on the path to the end and back
                 around_s = ways[-1] - ways + least_s[-1]
                 busy_s = np.maximum(busy_s, turns * around_s / counts[0])
             spent_s = busy_s + ways[:p]
-            # Before the first backward lies the way to the end and back; behind the last forward lies it once more.
+            # The path to the end and back lies before the first backward, and again after the last forward.
             beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
             between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
             spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
@@ -119,7 +128,7 @@ class MeshBounds:
         if ground.shared_s.any():
             seconds = max(seconds, self._busiest_s(mesh, ground, rank, crossing))
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
-        # What crosses a border is kept where it was received, as long as the stash there.
+        # A message is kept by its receiver, as long as the stash there.
         kept[1:] += crossing
         kept[:-1] -= crossing
         stages = (
@@ -130,7 +139,7 @@ class MeshBounds:
         if twice is not None:
             state += twice[0] * np.diff(self._weights[cut]) + twice[1] * own_gradients
         stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
-        # Gradients of all chunks are there beside these stashes where they come again, a round of microbatches later.
+        # Where a further round of microbatches brings these stashes again, they coexist with the gradients of all chunks.
         most: np.ndarray = state + np.where(coming, stashes + own_gradients, np.maximum(stashes, own_gradients))
         if len(cut) == 2:
             most -= self._twice(mesh)
@@ -140,7 +149,7 @@ class MeshBounds:
     def _bound_of_units(self, mesh: ParallelLayout) -> Bound:
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         whole_s = tables.forward_s + tables.backward_s
-        slowest = int(whole_s[:, -1].argmax())  # of the types, whose replicas all others wait for
+        slowest = int(whole_s[:, -1].argmax())  # all replicas wait for those of the slowest type
         units = Units(
             np.diff(self._weights),
             np.diff(self._gradients),
@@ -149,24 +158,27 @@ class MeshBounds:
             [self._step_s(mesh, ground, range(k, k + 1)) for k in range(len(self.profile.layers))],
         )
         seconds = units_s(units, self.group.cluster, mesh.stands[0], mesh.microbatches)
-        # Of several microbatches gradients are whole until the last.
+        # With several microbatches, gradients are whole until the last one.
         more = float(tables.stash_bytes[-1] + (self._gradients[-1] if mesh.microbatches > 1 else 0.0))
         return Bound(seconds, self._units_bytes(mesh) + more, float(ground.room_bytes.min()))
 
     def _units_bytes(self, mesh: ParallelLayout) -> float:
-        """State of a replica, which has a part of all weights."""
+        """State of a replica, which holds a shard of all weights."""
         whole, divided = self._held[-1] - self._weights[-1], self._weights[-1] + self._optimizer[-1]
         return float(whole + divided / mesh.width)
 
     def closer_s(self, mesh: ParallelLayout) -> float:
-        """Seconds that no simulation of a mesh with chunks is below: as `bound`, and chunks need not be alike."""
+        """Lower bound in seconds for a layout with unequal chunks.
+
+        It is closer than `bound`.
+        """
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         cut, shape = np.array((0, *mesh.ends)), (mesh.chunks, mesh.depth)
         forward_s, backward_s = np.diff(tables.forward_s[:, cut]), np.diff(tables.backward_s[:, cut])
         forth_s, back_s = (ground.quickest(seconds).reshape(shape) for seconds in (forward_s, backward_s))
         message_s = ground.message_s(self._outputs(mesh.samples)[cut[1:-1] - 1]) / 2
         ends_s = interleaved_s(forth_s, back_s, message_s, mesh.microbatches)
-        # The first device's sums begin with a chunk's last backward, one after the other, and then all its steps.
+        # On the first device, each chunk's gradient sum follows its last backward, one sum at a time; then come all steps.
         slowest_s = ground.slowest(backward_s)
         summed_s, steps_s = 0.0, 0.0
         for c in reversed(range(mesh.chunks)):
@@ -180,21 +192,26 @@ class MeshBounds:
         )
 
     def waiting_bytes(self, mesh: ParallelLayout) -> np.ndarray:
-        """Approximate peak of undelivered messages on each stage of a column, in bytes.
+        """Approximate peak of undelivered messages on each stage of a pipeline, in bytes.
 
-        What the last chunk makes can wait until its first gradient comes back (program/memory_bound/send_completion.py): as many as are forward by then.
+        Outputs of the last chunk can wait until its first gradient returns (program/memory_bound/send_completion.py).
+        Their number is that of the forwards before that gradient.
         """
         counts, _, _ = flying(self._ground(mesh), mesh, mesh.microbatches * mesh.width // self._ground(mesh).widths)
         waiting: np.ndarray = (counts[-1] + WAITING * mesh.chunks) * self.border_bytes(mesh.samples)
         return waiting
 
     def border_bytes(self, samples: int) -> float:
-        """The most that one layer hands to the next."""
+        """Largest message between two neighbouring layers, in bytes."""
         return float(self._outputs(samples).max())
 
     @cached_property
     def _shared(self) -> np.ndarray:
-        """Bytes that two stages count twice: weights, gradients and optimizer state of shared weights."""
+        """Bytes of shared weights that two stages count twice.
+
+        Returns:
+            Bytes of weights, gradients and optimizer state, shape (3,).
+        """
         sizes = Columns(self.profile).parameters
         names = [name for layer in self.profile.layers for name in layer.parameters]
         found: np.ndarray = sum(
@@ -203,12 +220,15 @@ class MeshBounds:
         return found
 
     def _twice(self, mesh: ParallelLayout) -> float:
-        """These of a mesh of one stage."""
+        """Bytes of shared weights that a layout of one stage counts twice."""
         weights, gradients, optimizer = self._shared.tolist()
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
     def _undivided(self, mesh: ParallelLayout, ground: StagePlacement) -> np.ndarray:
-        """Optimizer state that no replica shards, minus its part: for weights shared by first and last stage."""
+        """Optimizer state of weights shared by first and last stage, minus its shard.
+
+        No replica shards this state. Bytes, shape (stages,).
+        """
         found = np.zeros(mesh.depth)
         if mesh.depth > 1:
             found[[0, -1]] = float(self._shared[2])
@@ -217,7 +237,7 @@ class MeshBounds:
 
     @staticmethod
     def _parts(mesh: ParallelLayout, widths: Any) -> Any:
-        """Into how many parts the optimizer state of stages with so many replicas is divided."""
+        """Number of shards of the optimizer state on stages with `widths` replicas."""
         return widths if mesh.sharded else 1
 
     def _busiest_s(self, mesh: ParallelLayout, ground: StagePlacement, rank: np.ndarray, crossing: np.ndarray) -> float:
@@ -230,9 +250,9 @@ class MeshBounds:
         return ground.busiest_s(crossing, np.array(carried), mesh.microbatches)
 
     def _summed_s(self, mesh: ParallelLayout, ground: StagePlacement, layers: range) -> float:
-        """Seconds of the gradient sums of some layers of the first device."""
+        """Seconds to sum the gradients of some layers on the first device."""
         gradients = float(self._gradients[layers.stop] - self._gradients[layers.start])
-        if layers.start == 0:  # what stages share is summed once, or beside the rest by all that have it
+        if layers.start == 0:  # gradients of shared weights are summed once, or by all their stages at the same time
             gradients = max(0.0, gradients - float(self._shared[1]))
         kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
         return sum(collective(self.group.cluster, kind, mesh.stands[0], gradients)) if ground.widths[0] > 1 else 0.0
@@ -240,14 +260,14 @@ class MeshBounds:
     def _updates_s(
         self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray, backward_s: np.ndarray
     ) -> np.ndarray:
-        """Seconds from the end of each stage's last backward to weights for its next forward."""
+        """Seconds from each stage's last backward to the weights of its next forward."""
         summed_s, gathered_s = self._rings_s(mesh, ground, cut)
         steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
         found: np.ndarray = np.maximum(0.0, summed_s - ground.slowest(backward_s)) + steps_s + gathered_s
         return found
 
     def _rings_s(self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of each stage's gradient sums, and of gathering its new weights if replicas shard them."""
+        """Seconds of each stage's gradient sums, and of gathering sharded new weights."""
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
@@ -256,7 +276,7 @@ class MeshBounds:
         return self._ring_s(kind, mesh, gradients), gathers * self._ring_s(Kind.ALL_GATHER, mesh, weights)
 
     def _ring_s(self, kind: Kind, mesh: ParallelLayout, sizes_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of a collective of these bytes on each stage."""
+        """Seconds of a collective with these bytes on each stage."""
         for place in mesh.stands:
             if (kind, place) not in self._rings:
                 self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
@@ -266,7 +286,7 @@ class MeshBounds:
 
     @cached_property
     def _steps_s(self) -> np.ndarray:
-        """Seconds of the optimizer step for the layers before each layer, and for all; shape (types, layers + 1)."""
+        """Prefix sums of optimizer step seconds, shape (types, layers + 1)."""
         return before(np.array([[layer.step_s for layer in one.profile.layers] for one in self.columns]))
 
     def _gathered_s(self, mesh: ParallelLayout, ground: StagePlacement) -> float:
@@ -277,19 +297,23 @@ class MeshBounds:
     def _step_s(
         self, mesh: ParallelLayout, ground: StagePlacement, layers: range, stage: int = 0, copies: bool = False
     ) -> float:
-        """Seconds of the step of some layers on the fastest replica of their stage; `copies` keeps the old weights."""
+        """Seconds of some layers' optimizer step on the fastest replica of their stage.
+
+        Arguments:
+            copies: True if the step keeps the old weights.
+        """
         on = zip(self.columns, ground.has[:, stage], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[stage]))
         return min(step_s(one.profile, layers, copies, share) for one, has in on if has)
 
     @cached_property
     def columns(self) -> list[Columns]:
-        """The profile's figures on each type."""
+        """Figures of the profile on each device type."""
         own = Columns(self.profile)
         return [own.on(name) or own for name in self.types[0]]
 
     def _outputs(self, samples: int) -> np.ndarray:
-        """Bytes that leave each layer and are kept by the layer behind it."""
+        """Bytes of each layer's output that the next layer keeps."""
         if samples not in self._made:
             made = np.zeros(len(self.profile.layers))
             for tensor, size in zip(self.profile.tensors, self.profile.tensor_bytes(samples), strict=True):

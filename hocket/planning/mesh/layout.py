@@ -1,6 +1,7 @@
-"""Mesh: one way to divide devices among the stages, groups and columns of a model.
+"""Parallel layout: devices divided among pipeline, tensor and data parallelism.
 
-Rules of this file: p stages (v chunks of them on each device), groups of t devices, d columns; m microbatches of b samples a column.
+Symbols: p stages (v chunks on each device), tensor-parallel groups of t devices, d data-parallel ranks; m microbatches
+of b samples for each data-parallel rank.
 """
 
 from collections import Counter
@@ -9,15 +10,15 @@ from dataclasses import dataclass
 from hocket.planning.mesh.placement import Places
 from hocket.strategies.base.balance import Ends, runs
 
-SCHEDULES = ("flush", "gpipe", "two_bw")  # of pipelines with a stage a device
+SCHEDULES = ("flush", "gpipe", "two_bw")  # of pipelines with one stage on each device
 USUAL = (
     "data_parallel",
     "fully_sharded",
     "flush",
     "interleaved",
-)  # where none is named, with the mathematics of one process
-STALE = ("two_bw",)  # those that compute with old weights
-# gpipe is there by its name alone: it holds the stashes of a whole batch, and gains only what messages take.
+)  # default strategies, with the mathematics of one process
+STALE = ("two_bw",)  # strategies that compute with stale weights
+# gpipe is considered only if named: it holds the stashes of a whole batch, and gains only the time of messages.
 STRATEGIES = (*USUAL, "gpipe", *STALE)
 _STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]}  # of ZeRO
 
@@ -27,16 +28,17 @@ class ParallelLayout:
     """One way to divide devices among tensor, pipeline and data parallelism.
 
     Attributes:
-        tensor, depth, width, chunks: t, p, d and v. samples, microbatches: b and m.
-        recompute: inside of blocks (cost/analytic/transformer.py); "some" where not all of them do the same. ends: where each stage's layers
-            end.
-        again: of every layer, what is made again inside of it, where not all do the same (recompute_cut.py).
-        places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
-            and `microbatches` counts all.
-        sequence_parallel: whether blocks work on slices of the sequence.
-        shard: what columns divide of their state (docs/explanation/sharding.md): "none", "optimizer", or "full" of one stage, whose layers are
-            units then.
-        schedule: of `SCHEDULES`, of several stages without chunks.
+        tensor, depth, width, chunks: t, p, d and v.
+        samples, microbatches: b and m.
+        recompute: recompute setting of blocks (cost/analytic/transformer.py); "some" if blocks differ.
+        ends: end of each stage's layers.
+        again: recompute setting of every layer if they differ (recompute_cut.py); empty otherwise.
+        places: groups of each stage; empty if stage r is on groups r d to (r + 1) d - 1. If stages differ in their
+            number of replicas, `width` is 1 and `microbatches` counts the whole batch.
+        sequence_parallel: True for sequence parallelism in blocks.
+        shard: state that data-parallel ranks shard (docs/explanation/sharding.md): "none", "optimizer", or "full" for
+            one stage (its layers are FSDP units then).
+        schedule: one of `SCHEDULES`, for several stages without chunks.
     """
 
     tensor: int
@@ -60,42 +62,49 @@ class ParallelLayout:
 
     @property
     def stands(self) -> Places:
-        """Groups of the stages of the first round; chunks behind it stand on the same."""
+        """Groups of each stage of the first round; further chunks use the same groups."""
         d = self.width
         return self.places or tuple(tuple(range(r * d, (r + 1) * d)) for r in range(self.depth))
 
     @property
     def sharded(self) -> bool:
-        """True if optimizer state and step are sharded among columns."""
+        """True if optimizer state and step are sharded among data-parallel ranks."""
         return self.shard != "none"
 
     @property
     def units(self) -> bool:
-        """True if each layer is a unit of `fully_sharded`."""
+        """True if each layer is an FSDP unit."""
         return self.shard == "full"
 
     @property
     def again_by_stage(self) -> tuple[dict[str, int], ...]:
-        """Recomputed layers of each stage by way, if stages differ."""
+        """Number of layers of each stage by recompute setting; empty if all are equal."""
         return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
 
     @property
     def strategy(self) -> str:
-        """The schedule's name."""
+        """Name of the layout's strategy."""
         if self.units:
             return "fully_sharded"
         return "data_parallel" if self.depth == 1 else self.schedule if self.chunks == 1 else "interleaved"
 
     @property
     def stale(self) -> bool:
-        """True if gradients are computed with weights one update old: batches follow each other without a flush."""
+        """True if gradients are computed with weights one update old, without a flush."""
         return self.schedule in STALE
 
     @property
     def config(self) -> str:
-        """Stages, members of a group (s: on slices of the sequence), columns ("across": replicas of a stage are no neighbours, but
-        stages are), chunks, z1 where columns divide optimizer state, z3 where they divide weights, too, and the schedule if it
-        is not flush, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
+        """Short description, such as "p8 t8s d2 v3 z1".
+
+        - p: stages.
+        - t: tensor-parallel size; with s, sequence parallelism.
+        - d: data-parallel size; "d2-2-4" if stages differ.
+        - across: stages are neighbours, and replicas of a stage are not.
+        - v: chunks.
+        - z1, z3: sharded optimizer state, sharded weights.
+        - The schedule, if it is not flush.
+        """
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)

@@ -1,4 +1,4 @@
-"""Layout spaces: the meshes of one tensor-parallel width and one way to recompute."""
+"""Layout spaces: layouts of one tensor-parallel size and one recompute setting."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ from hocket.program.program import SHARDS
 from hocket.strategies.base.balance import Balancer, Ends, runs
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 
-_MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
+_MOST_PLACES = 512  # possible cuts of a model; blocks are equal, so that no cut may be left out
 
 
 class Source(Protocol):
-    """Profiles of a job: for one of `tensor` devices, a recompute setting, with or without sequence parallelism."""
+    """Function that returns the profile of one tensor-parallel rank."""
 
     def __call__(
         self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
@@ -34,11 +34,13 @@ class Source(Protocol):
 
 
 class LayoutSpace(MeshBounds):
-    """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
+    """Layouts of one tensor-parallel size and one recompute setting.
+
+    Figures that layouts share are computed once.
 
     Arguments:
-        shards: what columns may divide of their state; a single column divides nothing. strategies: of `mesh.STRATEGIES`, what meshes may
-            be.
+        shards: state that data-parallel ranks may shard; a single rank shards nothing.
+        strategies: strategies of the layouts, of `layout.STRATEGIES`.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class LayoutSpace(MeshBounds):
         shards: tuple[str, ...] = ("none",),
         strategies: tuple[str, ...] = USUAL,
     ) -> None:
-        slices = slices and not sequence_parallel  # or borders are slices already
+        slices = slices and not sequence_parallel  # with it, stage boundaries are slices already
         group = grouped(cluster, tensor, slices)
         profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
         self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, (shards, strategies))
@@ -89,7 +91,10 @@ class LayoutSpace(MeshBounds):
             yield from self.cut(mesh, chunks)
 
     def uncut(self, batch_size: int) -> Iterator[tuple[ParallelLayout, tuple[int, ...]]]:
-        """Yield layouts without layers, with their possible numbers of chunks: these share their first bounds."""
+        """Yield layouts without layers, with their possible numbers of chunks.
+
+        Layouts that differ only in chunks share their first bounds.
+        """
         devices, most = self.group.cluster.devices, len(self._balancer.places) - 1
         for width, samples in product(_divisors(devices), self.sizes):
             microbatches, rest = divmod(batch_size, width * samples)
@@ -117,7 +122,7 @@ class LayoutSpace(MeshBounds):
                     yield mesh, (1,)
 
     def otherwise(self, mesh: ParallelLayout) -> Iterator[ParallelLayout]:
-        """A mesh without chunks by the other schedules that are open and support it."""
+        """Yield a layout without chunks with each other schedule that supports it."""
         for schedule in SCHEDULES[1:] if mesh.depth > 1 else ():
             if schedule in self.strategies:
                 own = replace(mesh, schedule=schedule)
@@ -125,12 +130,15 @@ class LayoutSpace(MeshBounds):
                     yield own
 
     def cut(self, mesh: ParallelLayout, chunks: Iterable[int]) -> Iterator[ParallelLayout]:
-        """A mesh without layers, with balanced stages of each of these numbers of chunks."""
+        """Yield a layout with balanced stages for each of these numbers of chunks."""
         for number in chunks:
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
     def busiest_s(self, mesh: ParallelLayout, chunks: Sequence[int]) -> list[float]:
-        """Compute seconds of the busiest device for each number of chunks: cheaper than `bound`."""
+        """Compute seconds of the busiest device for each number of chunks.
+
+        It is quicker to compute than `bound`.
+        """
         if len(chunks) == 1:
             return [self.least_s(mesh)]
         tables, ground = self._tables_of(mesh), self._ground(mesh)
@@ -143,14 +151,14 @@ class LayoutSpace(MeshBounds):
         return [mesh.microbatches * seconds for seconds in found]
 
     def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
-        """State that a given number of columns and stages can shard."""
+        """State that data-parallel ranks can shard, for these numbers of ranks and stages."""
         if width == 1:
             return ("none",)
-        # Units are those of one stage, and none has weights of another's.
+        # FSDP units need a single stage, and no weights shared between units.
         return tuple(shard for shard in self.shards if shard != "full" or (depth == 1 and not self._shared.any()))
 
     def choice(self, mesh: ParallelLayout, batch_size: int) -> tuple[SearchSpace, Candidate]:
-        """A mesh as the planner's choice."""
+        """Return a layout as a search space and a candidate of its strategy."""
         gradients = [layer.gradients_bytes for layer in self.profile.layers]
         cuts, stands = [], mesh.stands
         for s, layers in enumerate(runs(mesh.ends) if not mesh.units else [(k,) for k in range(mesh.ends[-1])]):
@@ -164,16 +172,18 @@ class LayoutSpace(MeshBounds):
         return space, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
-        """The profile of a mesh's groups."""
+        """Profile of one device of a layout's groups."""
         return self.profile
 
 
 def spaces(source: Source, cluster: Cluster, request: PlanRequest) -> Iterator[LayoutSpace]:
-    """One layout space for each tensor-parallel size that fits model and cluster.
+    """Yield the layout spaces that fit model and cluster.
+
+    There is one for each tensor-parallel size, recompute setting and value of sequence parallelism.
 
     Arguments:
-        request: that names strategies, microbatch sizes, tensors and recomputes. All shards where it names none, and sequences both
-            divided and whole.
+        request: names strategies, microbatch sizes, tensor-parallel sizes and recompute settings. If it names no shards
+            or no sequence parallelism, all values are considered.
     """
     shards, strategies = tuple(request.shards) or SHARDS, tuple(request.strategies)
     for tensor, recompute, along in product(
@@ -195,7 +205,10 @@ def spaces(source: Source, cluster: Cluster, request: PlanRequest) -> Iterator[L
 
 
 def _filled(mesh: ParallelLayout) -> bool:
-    """True if the microbatches fill the pipeline (section 3.2.1: m >= p)."""
+    """True if the microbatches fill the pipeline (m >= p).
+
+    Source: Narayanan's dissertation, section 3.2.1.
+    """
     widths = [len(place) for place in mesh.places] or [mesh.width] * mesh.depth
     return -(-sum(widths) // widths[0]) * widths[0] <= mesh.microbatches * mesh.width
 

@@ -1,7 +1,7 @@
-"""Ground: the groups that a pipeline's stages stand on, as bounds see them.
+"""Stage placement: the groups of a pipeline's stages, as bounds see them.
 
-Rules of this file: what is said of a stage with unlike replicas holds for the slowest of them where they wait for each other,
-and for the quickest where a microbatch passes one of them.
+Rules of this file: for a stage with replicas of different types, figures hold for the slowest replica where replicas
+wait for each other, and for the fastest where a microbatch passes only one of them.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,13 @@ class StagePlacement:
     """Placement of p stages; arrays of shape (p,).
 
     Attributes:
-        widths: groups of each. has: whether one of them is of a type, shape (types, p). room_bytes: of the smallest.
-        border_s: what a message to the next stage takes at least, of the last to the first, and more for each byte; shape (2, p).
-        shared_s: of each link that several devices share, for a byte of all columns' messages to the next stage and back, for a
-            byte that each stage all-reduces, scatters and gathers; shape (4, links, p).
+        widths: number of groups of each stage.
+        has: True if a group of the stage is of a type, shape (types, p).
+        room_bytes: memory of the stage's smallest device.
+        border_s: least latency of a message to the next stage (of the last stage, to the first), and least seconds per
+            byte, shape (2, p).
+        shared_s: seconds on each link that several devices share, shape (4, links, p). Rows: per byte of all messages
+            to the next stage and back; per byte that each stage all-reduces, reduce-scatters, all-gathers.
     """
 
     widths: np.ndarray
@@ -43,10 +46,11 @@ class StagePlacement:
     def of(
         cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray, known: "Between"
     ) -> "StagePlacement":
-        """Placement on some devices of a cluster.
+        """Placement on the devices of a cluster.
 
         Arguments:
-            types, room_bytes: of every group of the cluster. known: between places that were looked at; it grows.
+            types, room_bytes: device type and memory of every group of the cluster.
+            known: cache of figures between places, which is extended.
         """
         has, room = np.zeros((int(types.max()) + 1, len(places)), dtype=bool), np.zeros(len(places))
         for s, place in enumerate(places):
@@ -57,18 +61,22 @@ class StagePlacement:
         for pair in pairs:
             if pair not in known:
                 known[pair] = _between(cluster, *pair)
-        # Where the sender copies its messages nothing is said of them.
+        # Messages that the sender copies get a bound of 0.
         moves = not cluster.sender_copies
         border_s = np.array([known[pair] for pair in pairs]).T * moves
         shared_s = _shared_s(cluster, places) if moves else np.zeros((4, 1, len(places)))
         return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
 
     def slowest(self, seconds: np.ndarray) -> np.ndarray:
-        """Seconds of each stage's slowest replica, from the seconds on each type; shape (types, stages)."""
+        """Seconds of each stage's slowest replica.
+
+        Arguments:
+            seconds: on each device type, shape (types, stages).
+        """
         return self._of(seconds, np.max, -np.inf)
 
     def quickest(self, seconds: np.ndarray) -> np.ndarray:
-        """Seconds of each stage's fastest replica."""
+        """Seconds of each stage's fastest replica; arguments as `slowest`."""
         return self._of(seconds, np.min, np.inf)
 
     def _of(self, seconds: np.ndarray, which: Callable[..., Any], nothing: float) -> np.ndarray:
@@ -84,27 +92,32 @@ class StagePlacement:
 
     @cached_property
     def _kinds(self) -> np.ndarray | None:
-        """The number of each stage's type; None where a stage has several."""
+        """Index of each stage's device type; None if a stage has several types."""
         return self.has.argmax(axis=0) if (self.has.sum(axis=0) == 1).all() else None
 
     def flying(self, turns: np.ndarray) -> np.ndarray:
-        """Microbatches in flight on each replica in 1F1B (strategies/base/orders.py), of `turns` in all."""
+        """Microbatches in flight on each replica in 1F1B (strategies/base/orders.py).
+
+        Arguments:
+            turns: all microbatches of each replica, which limit the result.
+        """
         behind = np.cumsum(self.widths[::-1])[::-1]
         found: np.ndarray = np.minimum(turns, -(-behind // self.widths))
         return found
 
     def message_s(self, size_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of a message of so many bytes behind each stage but the last, forth and another back."""
+        """Seconds of a message from each stage but the last to the next, and of one back."""
         rank = np.arange(len(size_bytes)) % len(self.widths)
         found: np.ndarray = 2 * (self.border_s[0, rank] + size_bytes * self.border_s[1, rank])
         return found
 
     def busiest_s(self, size_bytes: np.ndarray, carried_bytes: np.ndarray, microbatches: int) -> float:
-        """Seconds of a batch in which the busiest shared link carries something.
+        """Seconds that the busiest shared link carries data in a batch.
 
         Arguments:
-            size_bytes: of a message behind each stage but the last. carried_bytes: of each device's weights or gradients, that
-                are all-reduced, scattered and gathered; shape (3, p).
+            size_bytes: message of each stage but the last to the next.
+            carried_bytes: weights or gradients of each device that are all-reduced, reduce-scattered and all-gathered,
+                shape (3, p).
         """
         rank = np.arange(len(size_bytes)) % len(self.widths)
         behind = np.bincount(rank, size_bytes, minlength=len(self.widths)) * microbatches
@@ -112,12 +125,12 @@ class StagePlacement:
 
 
 def passed(here: tuple[int, ...], there: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Replicas of two stages between which microbatches go: each pair as often as any other."""
+    """Pairs of replicas of two stages that exchange microbatches, each equally often."""
     return tuple((here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there))))
 
 
 def _between(cluster: Cluster, here: tuple[int, ...], there: tuple[int, ...]) -> tuple[float, float]:
-    """Seconds of a message from one place to another at least, and more for each byte."""
+    """Least latency of a message between two places, and least seconds per byte."""
     levels = {cluster.level_between(*pair) for pair in passed(here, there)}
     links = [cluster.levels[level].link for level in levels]
     latency_s = min(max(0.0, link.latency_s - cluster.post_s) for link in links)
@@ -128,7 +141,7 @@ _CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
-    """Seconds as in `StagePlacement.shared_s`."""
+    """Compute `StagePlacement.shared_s`."""
     found: dict[Resource, np.ndarray] = {}
 
     def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:
@@ -137,7 +150,7 @@ def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
                 found.setdefault(use.resource, np.zeros((4, len(places))))[kind, stage] += seconds
 
     widths = {len(place) for place in places}
-    width = widths.pop() if len(widths) == 1 else 1  # of the columns among which the batch is divided
+    width = widths.pop() if len(widths) == 1 else 1  # data-parallel ranks that divide the batch
     if any(level.shared and level.width > 1 for level in cluster.levels):
         for stage, (here, there) in enumerate(pairwise((*places, places[0]))):
             pairs = passed(here, there)

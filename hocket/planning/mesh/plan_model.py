@@ -1,7 +1,10 @@
-"""Planning of analytic models: estimate profiles for the cluster's device types, search parallel layouts, write the best plan.
+"""Planning of analytic models.
 
-Rules of this file: nothing is measured and nothing allocated; deterministic. Operations are the model's, three times those of the
-forward, without what recomputation repeats.
+Steps: estimate profiles for the cluster's device types, search parallel layouts, write the best plan.
+
+Rules of this file:
+- Nothing is measured or allocated. The search is deterministic.
+- The model's operations are three times those of its forward, without recomputation.
 """
 
 import time
@@ -34,7 +37,8 @@ class SizedSearch(SizedSpace):
     """Result of a search for an analytic model.
 
     Attributes:
-        meshes: found ones, the best first. search_s: that it took.
+        meshes: layouts that were found, best first.
+        search_s: seconds of the search.
     """
 
     def __init__(self, model: Transformer, cluster: Cluster, request: PlanRequest) -> None:
@@ -44,33 +48,32 @@ class SizedSearch(SizedSpace):
 
     @cached_property
     def best(self) -> SimulatedLayout:
-        """The best mesh that fits whatever the timing.
+        """The best layout that fits whatever the timing.
 
         Raises:
-            RefusedError: there is none; with the nearest miss.
+            RefusedError: no layout fits; the message has the nearest miss.
         """
         if self.meshes.found:
             return self.meshes.found[0]
         nearest = self.meshes.nearest
         if nearest is None:
             what = f"a batch of {self.batch_size} on {self.cluster.devices} devices"
-            step = (
-                "Take a batch that is a multiple of microbatch times columns, other microbatches, or another --tensor."
-            )
+            step = "Use a batch that is a multiple of microbatch size times replicas, other microbatch sizes, or another --tensor."
             raise RefusedError("plan", f"no layout for {what}", "one microbatch size for every replica", step)
-        needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} a device of {show_bytes(nearest.capacity_bytes)}"
+        needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} on a device of {show_bytes(nearest.capacity_bytes)}"
         step = "Give more devices, more memory or a smaller batch, or recompute more (--recompute full)."
         raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
 
     @property
     def candidates(self) -> tuple[SimulatedLayout, ...]:
-        """The best, and those behind it."""
+        """Layouts that were found, best first."""
         return self.meshes.found
 
     def plan(self, found: SimulatedLayout, profile_path: str = "") -> Plan:
-        """The plan file of a mesh, with what is predicted of it.
+        """Plan file of a layout, with its prediction.
 
-        The best has the buckets that serve it best, if others than those of one size, which all other plans have, gain something.
+        The best layout gets the gradient buckets that serve it best, if they gain over buckets of one size. All other
+        plans have the latter.
         """
         if found is self.best and self._rebucketed is not None:
             return replace(self._rebucketed.plan, profile=profile_path)
@@ -78,10 +81,10 @@ class SizedSearch(SizedSpace):
 
     @cached_property
     def written(self) -> SimulatedLayout:
-        """The best mesh with the prediction of the plan that is written for it.
+        """The best layout with the prediction of the plan that is written for it.
 
-        The search foresees a long batch from shorter ones; the plan, which may have other buckets as well, is simulated whole where that
-        is possible.
+        The search extrapolates a long batch from shorter ones. The plan is simulated whole where that is possible, and
+        may have other gradient buckets.
 
         Raises:
             RefusedError: as `best`.
@@ -90,13 +93,13 @@ class SizedSearch(SizedSpace):
         return self.best if predicted is None else replace(self.best, predicted=predicted)
 
     def told(self) -> tuple[SimulatedLayout, ...]:
-        """All candidates for people: the best as its plan is written, the others by time."""
+        """All layouts to show: the best as its plan is written, then the others by time."""
         rest = (one for one in self.candidates if one is not self.best)
         return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
 
     @cached_property
     def _with_one_size(self) -> Plan:
-        """The best plan with buckets of one size."""
+        """The best plan with gradient buckets of one size."""
         return self._plan(self.best)
 
     @cached_property
@@ -107,7 +110,7 @@ class SizedSearch(SizedSpace):
 
     @property
     def buckets_text(self) -> str:
-        """Gain of other bucket sizes for the best plan; empty if it has the default ones."""
+        """Gain of other gradient buckets for the best plan; empty for the default ones."""
         return self._rebucketed.text if self._rebucketed is not None else ""
 
     def _plan(self, found: SimulatedLayout) -> Plan:
@@ -131,7 +134,10 @@ class SizedSearch(SizedSpace):
         return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
 
     def save(self, path: str | Path) -> Path:
-        """Write the best plan, and its profile beside it, whose path is returned.
+        """Write the best plan, and its profile beside it.
+
+        Returns:
+            Path of the profile.
 
         Raises:
             RefusedError: as `best`.
@@ -142,12 +148,12 @@ class SizedSearch(SizedSpace):
         return beside
 
     def flops_per_s(self, found: SimulatedLayout) -> float:
-        """The model's operations a device and second."""
+        """The model's operations per device and second."""
         forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
         return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
 
     def share_of_peak(self, found: SimulatedLayout) -> float:
-        """These, by the peak rate of the devices' mean."""
+        """Operations per device and second, as a share of the devices' mean peak rate."""
         cluster, dtype = self.cluster, self.request.precision.dtype
         nodes = cluster.nodes or (Node(cluster.device_type, cluster.devices),)
         rates = {device.name: device.flops_per_s[dtype] for device in self.devices}
@@ -164,14 +170,15 @@ def search_sizes(
     like: SizedSpace | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SizedSearch:
-    """Search all ways to divide a cluster among tensors, stages and columns for a model.
+    """Search all parallel layouts of a model on a cluster.
 
     Arguments:
-        ceiling_s: iterations that take longer are of no use. like: a space of the same model, whose profiles will do.
+        ceiling_s: iterations that take longer are of no use.
+        like: a space of the same model, which shares its profiles.
 
     Raises:
-        InputError: a width that does not divide the model or the cluster, an unknown word, a type without a rate for the numbers'
-            type, sizes beyond the batch, or what is for profiles only.
+        InputError: a tensor-parallel size that does not divide the model or the cluster, an unknown word, a device type
+            without a rate for the number format, microbatches larger than the batch, or a field only for profiles.
     """
     began = clock()
     request.check_for_model()
@@ -182,7 +189,7 @@ def search_sizes(
     considered_meshes(request)
     if model.tied and (set(request.shards) == {"full"} or set(request.strategies) == {"fully_sharded"}):
         check_together(
-            "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
+            "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output shares the embedding's weights"
         )
     for width in request.tensors:
         model.check_tensor(width)
@@ -192,7 +199,7 @@ def search_sizes(
         found.share(like)
     found.profile(
         request.tensors[0] if request.tensors else 1, "none", sizes
-    )  # says what is wrong with the device type
+    )  # raises the error of an unsuitable device type
     found.meshes = search_meshes(found.spaces(cluster, request), request.batch_size, ceiling_s)
     found.search_s = clock() - began
     return found

@@ -1,9 +1,12 @@
-"""Tailor: stages cut to measure, so that the slowest is as quick as it can be and all of them fit.
+"""Recompute cut: stages that are equally fast and fit, with little recomputation.
 
-Rules of this file: a model is an embedding, blocks alike, and an output. A stage makes no more again than its memory asks for:
-who holds more stashes makes more again, or has fewer blocks; who stands on slower devices has fewer. Bytes are close to what the
-simulator says, which decides.
-Source: dissertation sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (how many blocks are made again).
+Rules of this file:
+- A model is an embedding, equal blocks, and an output.
+- A stage recomputes only as many blocks as its memory requires. A stage with more stashes recomputes more or has fewer
+  blocks. A stage on slower devices has fewer blocks.
+- Bytes are close to those of the simulator, which decides.
+Source: Narayanan's dissertation, sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (number of recomputed
+blocks).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +26,14 @@ from hocket.planning.mesh.placement import StagePlacement
 from hocket.planning.predict.stage_table import Least, StageRow, counts_of, rows_of
 from hocket.profiling.profile import ModelProfile
 
-SOME = "some"  # blocks are made again, in ways that differ
+SOME = "some"  # blocks have different recompute settings
 
 
 class RecomputeCut(LayoutSpace):
-    """Meshes of one tensor-parallel width, whose blocks may be made again in different ways.
+    """Layouts of one tensor-parallel size; their blocks may differ in recomputation.
 
     Arguments:
-        ways: one plane for each way, the quickest first.
+        ways: one layout space for each recompute setting, the fastest first.
     """
 
     def __init__(self, ways: Sequence[LayoutSpace]) -> None:
@@ -43,10 +46,12 @@ class RecomputeCut(LayoutSpace):
         self._rows: dict[tuple[int, int, bytes], StageRow] = {}
 
     def fitted(self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0) -> ParallelLayout | None:
-        """The layout with the least recomputation that fits, and for chunks other borders; None if nothing fits.
+        """The layout with the least recomputation that fits; None if nothing fits.
+
+        For chunks, also with new stage boundaries.
 
         Arguments:
-            excess_bytes: by device, what was simulated more than was thought here.
+            excess_bytes: by device, simulated bytes beyond the estimate of this class.
         """
         found = self.cut_s(mesh, excess_bytes)
         return found and found[0]
@@ -54,12 +59,12 @@ class RecomputeCut(LayoutSpace):
     def cut_s(
         self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0
     ) -> tuple[ParallelLayout, float] | None:
-        """Layout of `fitted` with its lower bound in seconds; None if nothing fits."""
+        """The layout of `fitted` with its lower bound in seconds; None if nothing fits."""
         if mesh.units:
-            return None  # which hold one microbatch: what all blocks make again is what there is
+            return None  # FSDP units hold one microbatch, so they only have equal recomputation in all blocks
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
-        # A little more than that waits is not thought of here.
+        # Undelivered messages beyond `WAITING` are neglected.
         room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
         room -= self._undivided(mesh, ground)
         if mesh.chunks > 1 and not mesh.ends:
@@ -92,7 +97,7 @@ class RecomputeCut(LayoutSpace):
             again += [int(row.thrifty[many])] * few + [int(row.quick[many])] * (many - few)
         ends = np.cumsum(counts) + 1
         ends[-1] += 1
-        # Behind what the first microbatch needs to come to a stage lie all of its own there, where there is a flush.
+        # With a flush, a stage runs all its microbatches after the first one has reached it.
         own_s = np.array([row.exact_s[many] for row, many in zip(rows, counts, strict=True)])
         each_s = own_s / turns
         ways_s = 0.0 if mesh.stale else np.cumsum(each_s) - each_s
@@ -101,7 +106,7 @@ class RecomputeCut(LayoutSpace):
     def chunks_s(self, mesh: ParallelLayout) -> float:
         """Lower bound in seconds for all cuts of a layout and all numbers of chunks.
 
-        Chunks hold at least the stashes of stages.
+        Chunks hold at least the stashes of undivided stages.
         """
         mesh = replace(mesh, chunks=1)
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
@@ -113,13 +118,16 @@ class RecomputeCut(LayoutSpace):
     def _chunk_ends(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[int, ...] | None:
-        """Ends of a layout's chunks: blocks by the speed of each device, chunks of a device with equal times."""
+        """Ends of a layout's chunks; None if a chunk would be empty.
+
+        Each device gets blocks by its speed, and its chunks take equal time.
+        """
         p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
         counts = counts_of(self._rows_of(of, ground, turns, room, mesh), of.blocks, v)
         if counts is None:
             return None
         block_s = ground.slowest(np.repeat(of.block_s[0][:, None], p, axis=1))
-        # In blocks, what the embedding takes before the first chunk's and the output behind the last one's.
+        # Time of the embedding before the first chunk's blocks and of the output after the last chunk's, in blocks.
         before_, behind = (
             ground.slowest(of.both_s(*ends)) / block_s
             for ends in ((stage == 0, 0 * stage), (0 * stage, stage == p - 1))
@@ -142,7 +150,7 @@ class RecomputeCut(LayoutSpace):
         block_s = [ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s]
         room = room + (self._twice(mesh) if p == 1 else 0.0)
         ahead, _, coming = flying(ground, mesh, turns)
-        ahead = ahead.mean(axis=0)  # of chunks, which have as many blocks
+        ahead = ahead.mean(axis=0)  # over chunks with equal numbers of blocks
         parts = np.broadcast_to(self._parts(mesh, ground.widths), p)
         twice = doubled(ground, mesh, bool(self._shared.any()))
         ends_s = ground.slowest(of.both_s(first, last))
@@ -168,7 +176,7 @@ class RecomputeCut(LayoutSpace):
             for x in (of.gradients, of.state_of(self._parts(mesh, ground.widths)))
         )
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
-        # Blocks in the order in which they are made again: those of the first chunks, of which most are held.
+        # Blocks in the order of their recomputation: first chunks first, since they hold the most stashes.
         behind = np.cumsum(many, axis=0)
         chunk = (behind[None] <= np.arange(int(n.max()))[:, None, None]).sum(axis=1)
         held = np.where(chunk < v, np.take_along_axis(counts, np.minimum(chunk, v - 1), axis=0), 0)
@@ -194,7 +202,7 @@ class RecomputeCut(LayoutSpace):
         return mesh.ends, [way for row in again.ravel() for way in row], float((least.seconds[:, 0] * turns).max())
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
-        """The profile of a mesh's groups, each block made again in its way."""
+        """Profile of one device of a layout's groups, with each block's recomputation."""
         if mesh.again not in self._woven:
             by_word = {way.recompute: way.profile for way in self.ways}
             self._woven[mesh.again] = woven(by_word.__getitem__, mesh.again)
@@ -217,10 +225,11 @@ class RecomputeCut(LayoutSpace):
 def layout_space_of(
     source: Source, cluster: Cluster, mesh: ParallelLayout, sizes: tuple[int, ...], slices: bool
 ) -> LayoutSpace:
-    """The plane that a mesh is one of, on a cluster.
+    """Layout space that contains a given layout, on a cluster.
 
     Arguments:
-        sizes: of microbatches; slices: as in plans.
+        sizes: microbatch sizes.
+        slices: as in plans.
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
     ways = [
@@ -231,10 +240,10 @@ def layout_space_of(
 
 
 def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> ModelProfile:
-    """Profile with layers that recompute in their own ways.
+    """Profile with a recompute setting for each layer.
 
     Arguments:
-        source: the profile in which all layers do as a word says.
+        source: function from a recompute setting to the profile in which all layers have it.
     """
     layers = {word: source(word).layers for word in dict.fromkeys(again)}
     return replace(source(again[0]), layers=tuple(layers[word][k] for k, word in enumerate(again)))

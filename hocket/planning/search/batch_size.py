@@ -1,8 +1,10 @@
-"""Batches: which batch to plan for, where a job allows any up to a largest safe one.
+"""Choice of the batch size, where a job allows any size up to a largest safe one.
 
-Rules of this file: every doubling of the smallest is planned, and the largest itself. A larger batch is taken only where it does more
-than the tolerance of a tie: samples are not worth the same in every batch (docs/how-to/pick-a-batch-size.md), so that of equals the smallest goes first.
-Source: dissertation section 3.3.3 (the maximum safe batch size of Algorithm 1).
+Rules of this file:
+- Planned sizes are all doublings of the smallest, and the largest.
+- A larger batch is chosen only if its gain exceeds the tolerance of a tie. Samples are worth less in larger batches
+  (docs/how-to/pick-a-batch-size.md), so the smallest of equally good batches wins.
+Source: Narayanan's dissertation, section 3.3.3 (the maximum safe batch size of Algorithm 1).
 """
 
 from collections.abc import Callable
@@ -18,11 +20,12 @@ F = TypeVar("F", bound=PartResult)
 
 @dataclass(frozen=True)
 class Batches(Generic[F]):
-    """Batches that were planned.
+    """Planned batch sizes.
 
     Attributes:
         best: the chosen plan.
-        worth: by batch, samples a second or for a dollar, or one by the number of devices, as the goal has it; None where nothing fits.
+        worth: value of each batch size for the goal: samples per second, samples per dollar, or 1 / devices. None if no
+            plan fits.
     """
 
     best: Planned[F]
@@ -30,19 +33,19 @@ class Batches(Generic[F]):
 
     @property
     def line(self) -> str:
-        """The chosen batch, and the deficit of the others."""
+        """The chosen batch, and how far the others are behind it, in one line."""
         chosen = self.best.batch_size
         most = self.worth.get(chosen) or 1.0
         others = ", ".join(
-            f"{batch} nothing fits" if found is None else f"{batch} {found / most - 1:+.1%}"
+            f"{batch} does not fit" if found is None else f"{batch} {found / most - 1:+.1%}"
             for batch, found in self.worth.items()
             if batch != chosen
         )
-        return f"batch: {chosen}; of {others or 'no other'}"
+        return f"batch: {chosen}; others: {others or 'none'}"
 
 
 def batches(smallest: int, largest: int) -> tuple[int, ...]:
-    """Doublings of the smallest batch, and the largest.
+    """Return the doublings of the smallest batch, and the largest.
 
     Raises:
         InputError: the largest is below the smallest.

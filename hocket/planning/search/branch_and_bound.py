@@ -1,6 +1,7 @@
-"""Branch and bound: candidates wait in the order of lower bounds, and only those that may still be the best are simulated.
+"""Branch and bound: candidates in the order of their lower bounds.
 
-It serves profiled models (planning/search/profiled_candidates.py) and analytic models (planning/mesh/layout_candidates.py).
+Only candidates that may still be the best are simulated. Profiled models (planning/search/profiled_candidates.py) and
+analytic models (planning/mesh/search/layout_candidates.py) use the same search.
 """
 
 from collections.abc import Iterable
@@ -18,10 +19,13 @@ class CandidateSource(Protocol[Node]):
     """Candidates of one search, and the best of them so far."""
 
     def order(self, bound_s: float, node: Node) -> tuple[float, ...]:
-        """Sort key of a waiting node; the least is next, and equal ones follow each other as they came."""
+        """Sort key of a waiting node.
+
+        The node with the least key is next. Nodes with equal keys keep the order in which they were added.
+        """
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """False if neither a node with this key nor a node with a greater key is promising."""
+        """Return False if no node with this or a greater key is promising."""
 
     def promising(self, bound_s: float, node: Node) -> bool:
         """True if the node may still be, or contain, a candidate worth simulating."""
@@ -56,19 +60,19 @@ class BranchAndBound(Generic[Node]):
 
     @property
     def left_out(self) -> int:
-        """Number of nodes left out in this run."""
+        """Number of nodes that the current run left out."""
         return len(self._left_out)
 
     def add(self, *nodes: Bounded[Node]) -> None:
-        """Let nodes wait."""
+        """Add nodes to the queue."""
         for bound_s, node in nodes:
             heappush(self._queue, _Waiting(self._source.order(bound_s, node), self._added, bound_s, node))
             self._added += 1
 
     def run(self) -> None:
-        """Refine and simulate until no waiting node is promising.
+        """Refine and simulate nodes until no waiting node is promising.
 
-        Nodes that were left out wait for the next run: the best candidate may have been withdrawn by then.
+        Nodes that were left out wait for the next run, since the best candidate may have been withdrawn by then.
         """
         while self._queue and self._source.reaches(self._queue[0].order):
             first = heappop(self._queue)
@@ -81,6 +85,6 @@ class BranchAndBound(Generic[Node]):
         heapify(self._queue)
 
     def least(self) -> Bounded[Node] | None:
-        """The waiting node with the least bound; None if none waits."""
+        """Return the waiting node with the least bound; None for an empty queue."""
         first = min(self._queue, key=lambda waiting: waiting.bound_s, default=None)
         return None if first is None else (first.bound_s, first.node)

@@ -1,9 +1,9 @@
-"""Failures: what an exception in one candidate is for a search: a refusal with its reason, and a bug of ours where it is no mistake of
-anybody's.
+"""Turn a candidate's exception into a refusal or a bug report.
 
-Rules of this file: one candidate that fails never ends the search of all others. What was given may not suit a candidate (InputError): it
-is refused like what does not fit. Whatever else is raised, a program of ours that is not legal among it, is a bug: refused as well, and
-told to whoever plans, since what was left out may have been the best.
+Rules of this file: one candidate that fails never ends the search.
+- The input does not suit the candidate (InputError): it is refused, like a candidate that does not fit.
+- Any other error, including an invalid program of Hocket's own, is a bug. The candidate is refused, and the user is
+  told, since it may have been the best.
 """
 
 import traceback
@@ -13,14 +13,16 @@ from hocket.errors import InputError, ProgramError, RefusedError
 from hocket.planning.search.result import Refused
 
 _PACKAGE = Path(__file__).parents[2]
-_MOST = 400  # characters of a bug's words: a program that is not legal is drawn in its error
+_MOST = 400  # characters of a bug's text, since the error of an invalid program contains its diagram
 
 
 def failed(strategy: str, config: str, error: Exception, swaps: bool = False) -> Refused:
-    """The refusal of a candidate whose choice, program, proof or simulation raised an error.
+    """Refuse a candidate that raised an error.
+
+    The error may come from the candidate's stages, program, memory proof or simulation.
 
     Raises:
-        MemoryError: as it was raised: of this machine, and no matter of one candidate.
+        MemoryError: re-raised, since the whole machine is short of memory, not one candidate.
     """
     if isinstance(error, MemoryError):
         raise error
@@ -34,7 +36,10 @@ def failed(strategy: str, config: str, error: Exception, swaps: bool = False) ->
 
 
 def _where(error: Exception) -> str:
-    """' at planning/predict/predict.py:12', the innermost of our own lines; nothing where none is."""
+    """Place of the innermost Hocket frame, as ' at planning/predict/predict.py:12'.
+
+    Empty if no frame is in the package.
+    """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _PACKAGE in Path(frame.filename).parents:
             return f" at {Path(frame.filename).relative_to(_PACKAGE).as_posix()}:{frame.lineno}"

@@ -1,4 +1,4 @@
-"""Notes of a search: obstacles to training, rough figures, and differences from one process."""
+"""Notes of a search: obstacles to training, rough estimates, other mathematics."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from hocket.strategies.base.strategy import merges_microbatches
 
 
 def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
-    """Note if the cluster has device types without measurements: profiled seconds are scaled."""
+    """Note on device types without measurements: their seconds are scaled."""
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
     for name in (here, *profile.elsewhere):
@@ -23,7 +23,7 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
 
 
 def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
-    """Note if the best plan runs forwards of unmeasured sizes: their seconds are extrapolated."""
+    """Note on microbatch sizes of the best plan that are extrapolated."""
     known = profile.microbatch_sizes
     for one in best:
         batches = one.plan.batches
@@ -37,7 +37,10 @@ def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> I
 
 
 def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster) -> Iterator[str]:
-    """Notes on obstacles to training, rough figures, and differences from one process, common to all plans."""
+    """Notes that hold for all plans of a search.
+
+    They are about obstacles to training, rough estimates, and differences from training in one process.
+    """
     batch_size = space.batch_size
     known = profile.microbatch_sizes
     if unknown := [size for size in space.sizes if size not in known]:

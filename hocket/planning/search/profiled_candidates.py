@@ -1,8 +1,8 @@
 """Candidates of all strategies for a profiled model.
 
-A candidate is refused with a reason, or left out because its bound says that it cannot be the best. Where the user did
-not say what replicas shard, a candidate is also tried with sharded optimizer state and steps: if its steps take more
-than what counts as equal, or if it does not fit without.
+A candidate is refused with a reason, or left out because its bound excludes it as the best. If the user did not choose
+the sharding, a candidate is also tried with sharded optimizer state in two cases: sharded optimizer steps may gain
+more than a tie, or it does not fit.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchS
 from hocket.strategies.base.strategy import complete, config, microbatches_of, missing, refusal, strategy, yields_idle
 from hocket.util.units import show_bytes, show_count
 
-SIMULATED_PER_STRATEGY = 4  # candidates that can only be the best of their strategy
+SIMULATED_PER_STRATEGY = 4  # simulated candidates that can be the best only of their strategy
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class ProfiledCandidates:
 
         Arguments:
             tolerance: limit on a candidate's use of devices.
-            rebucket: returns a plan that exceeds the limit with buckets that keep within it; None if there are none.
-            progress: called with (candidates done, candidates, what is next).
+            rebucket: return a plan beyond the limit with buckets that keep it within the limit; None if there are none.
+            progress: called with (finished candidates, all candidates, next step).
         """
         self.found: list[Evaluated] = []
         self.refused: list[Refused] = []
@@ -89,14 +89,14 @@ class ProfiledCandidates:
         except RefusedError as error:
             self.refused.append(Refused(name, "", str(error)))
             return
-        except InputError:  # of what was given, and not of a candidate
+        except InputError:  # the input is wrong, not one candidate
             raise
         except Exception as error:
             self.refused.append(failed(name, "", error))
-            return  # those before it wait
+            return  # candidates offered before the error remain
         if self.considered == before:
             devices, batch = self._space.cluster.devices, self._space.batch_size
-            none = f"no choice for {show_count(devices, 'device')} and a batch of {batch}"
+            none = f"no candidate for {show_count(devices, 'device')} and a batch of {batch}"
             self.refused.append(Refused(name, "", ": ".join(filter(None, (none, missing(name, self._space))))))
 
     def run(self) -> None:
@@ -108,18 +108,25 @@ class ProfiledCandidates:
         return bound_s, node.number
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """See `CandidateSource`; every strategy has a limit of its own."""
+        """See `CandidateSource`; each strategy has its own limit."""
         return True
 
     def promising(self, bound_s: float, node: Waiting) -> bool:
-        """True if a candidate may be the best of all, or among the best of its strategy while these are too few."""
+        """True if a candidate may be the best of all, or one of the best of its strategy.
+
+        The second reason ends after `SIMULATED_PER_STRATEGY` simulations of its strategy.
+        """
         if bound_s <= min(self._best_s.values()) * (1 + TIE):
             return True
         name = node.strategy
         return bound_s <= self._best_s[name] * (1 + TIE) and self._kept[name] < SIMULATED_PER_STRATEGY
 
     def branch(self, bound_s: float, node: Waiting) -> list[Bounded[Waiting]]:
-        """Tighten a candidate's bound, or simulate it; add variants that need less time or memory."""
+        """Tighten a candidate's bound, or simulate it.
+
+        Returns:
+            The candidate with its tighter bound, and variants that need less time or memory.
+        """
         name, candidate, tight = node.strategy, node.candidate, node.tight
         if self._progress:
             self._progress(self._done + self._search.left_out, self.considered, f"choices of {name}")
@@ -151,15 +158,15 @@ class ProfiledCandidates:
         return self._bounds.quick_s(candidate), waiting
 
     def _variant(self, name: str, candidate: Candidate | None) -> list[Bounded[Waiting]]:
-        """Another candidate in a list, if there is one."""
+        """The candidate as a list of one node; an empty list for None."""
         return [] if candidate is None else [self._new(name, candidate)]
 
     def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> bool:
-        """True if sharded steps may gain more than a tie."""
+        """True if sharded optimizer steps may gain more than a tie."""
         return self._space.shard is None and self._bounds.step_share(name, shapes, candidate) > TIE
 
     def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
-        """Why a candidate need not be simulated."""
+        """Reason why a candidate need not be simulated; None otherwise."""
         widths = (len(stage.devices) for stage in candidate.stages)
         batches = microbatches_of(name, self._space.batch_size, candidate.microbatch_size, widths)
         reason = refusal(name, shapes, batches.count, complete(name, candidate.options))
@@ -168,14 +175,18 @@ class ProfiledCandidates:
         forwards = period_forwards(candidate.stages, candidate.microbatches)
         if forwards > MAX_FORWARDS:
             return _Reason(
-                f"replicas in these numbers take the same turns again only after {forwards // len(shapes)} microbatches; "
+                f"with these numbers of replicas the schedule repeats only after {forwards // len(shapes)} microbatches; "
                 f"programs of more than {MAX_FORWARDS} forwards are not considered"
             )
         too_much = self._beyond(name, candidate, self._bounds.quick_s(candidate))
         return too_much or self._too_large(self._bounds.peak_bytes(name, shapes, candidate), "at least ")
 
     def _beyond(self, name: str, candidate: Candidate, least_s: float) -> "_Reason | None":
-        """Reason if a candidate exceeds the amplification limit even at its lower bound; None otherwise."""
+        """Reason if a candidate exceeds the amplification limit; None otherwise.
+
+        Arguments:
+            least_s: lower bound on its iteration time in seconds.
+        """
         if self._tolerance is None or yields_idle(name):
             return None
         text = self._tolerance.refusal(held_s(candidate.stages, least_s, self._tolerance.members), "at least ")
@@ -188,7 +199,7 @@ class ProfiledCandidates:
         return held_s(candidate.stages, iteration_s, tolerance.members)
 
     def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
-        """Add a candidate, or say why it is none."""
+        """Simulate a candidate and add it to `found`, or return the reason to refuse it."""
         predicted = predict_choice(self._space, name, candidate)
         plan = replace(make_plan(self._space, name, candidate, self._profile_path), predicted=predicted)
         reason = self._too_large(predicted.peak_memory_bytes, "")
@@ -206,8 +217,8 @@ class ProfiledCandidates:
             amplification = used_s / self._tolerance.alone_s
         promising = predicted.iteration_s <= self._best_s[name] * (1 + TIE)
         if reason is None and better is None and promising and self._is_near(predicted.peak_memory_bytes):
-            # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
-            # strategy is not worth the proof.
+            # Other timing may need more memory than the simulated one, and `check` takes no risk. The proof is skipped for a
+            # candidate that is not among the best of its strategy.
             reason = self._too_large(proven_peaks(self._space, name, candidate), "up to ")
         if reason is not None:
             return reason
@@ -238,7 +249,7 @@ class ProfiledCandidates:
         return any(size > NEAR * self._space.cluster.capacity_bytes(device) for device, size in peaks.items())
 
     def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
-        """The device that lacks most, if one does."""
+        """The device with the largest lack of memory; None if all devices have enough."""
         capacity = {device: self._space.cluster.capacity_bytes(device) for device in sorted(peaks)}
         device = max(capacity, key=lambda d: peaks[d] - capacity[d])
         missing = peaks[device] - capacity[device]
@@ -250,20 +261,20 @@ class ProfiledCandidates:
 
 @dataclass(frozen=True)
 class _Reason:
-    """Why a candidate is refused, and how much memory is missing if that is why."""
+    """Reason to refuse a candidate, with the missing memory if that is the reason."""
 
     text: str
     missing_bytes: float = 0.0
 
 
 def _label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:
-    """A candidate in a few words, such as '2-2 b4 recompute'."""
+    """Short label of a candidate, such as '2-2 b4 recompute'."""
     recompute = " recompute" if any(stage.recompute for stage in candidate.stages) else ""
     options = "".join(f" {key}={value}" for key, value in candidate.options.items())
     return f"{_config(shapes)} b{candidate.microbatch_size}{recompute}{options}"
 
 
 def _config(shapes: tuple[StageShape, ...]) -> str:
-    """A configuration, and what its replicas divide, which for units is everything."""
+    """Configuration with its sharding; FSDP units already imply full sharding."""
     found = config(shapes)
     return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")

@@ -1,7 +1,9 @@
-"""Plan requests: the batch to plan for, and the choices to consider for it.
+"""Plan requests: the batch to plan for, and the candidates to consider for it.
 
-Rules of this file: a request is the same for profiled jobs and analytic models. Values that need neither model nor
-cluster are checked here and nowhere else. Fields that are for the other kind of model are refused, not ignored.
+Rules of this file:
+- Profiled jobs and analytic models share one request type.
+- Values that depend on neither model nor cluster are checked here and nowhere else.
+- Fields for the other kind of model are refused, not ignored.
 """
 
 from collections.abc import Sequence
@@ -19,27 +21,30 @@ IN_16_BITS = Precision()
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Request for a plan: a batch, and the choices to consider for it.
+    """Request for a plan: a batch, and the candidates to consider for it.
 
     Lists and sets are kept as tuples.
 
     Attributes:
         batch_size: samples of one update.
-        strategies: names to consider; when empty, those with the mathematics of one process, and of an analytic model the usual ones.
-        microbatch_sizes: to consider; when empty, those of the profile, or 1 to 16 for an analytic model.
-        synchronous: False: where no strategy is named, those that compute with old weights as well; True: refuse such a name.
-        shards: what replicas may divide of their state (docs/explanation/sharding.md); what serves best when empty. A profile takes one,
-            for every plan.
-        buckets: of gradients: AUTO, chosen for the best few plans (hocket/planning/buckets/assign.py); DEFAULT; or, for a profile, of
-            so many bytes.
-        amplification_limit: for a profile, of the device-seconds of an iteration over the seconds of one device alone with the same
-            batch (burst/amplification.py): more is refused, and burst-parallel plans are found under it. None: no limit.
-        swap: for a profile, only baselines whose memory is virtualised by this policy (swapping/baselines.py), of the strategies named
-            or the usual ones.
-        tensors: for an analytic model, widths of tensor-parallel groups; all that fit when empty.
-        recomputes: for an analytic model, the recomputation inside of blocks, of RECOMPUTE; all when empty.
-        sequence_parallel: for an analytic model, whether members of groups work on slices of the sequence; both when empty.
-        precision, calibration: for an analytic model, the numbers of its training, and the correction of a device type.
+        strategies: names to consider. When empty: those with the mathematics of one process; for an analytic model, the
+            usual ones.
+        microbatch_sizes: sizes to consider. When empty: those of the profile, or 1 to 16 for an analytic model.
+        synchronous: False: if no strategy is named, also consider strategies with stale weights. True: refuse a named
+            strategy with stale weights.
+        shards: sharding of state among replicas (docs/explanation/sharding.md); the best when empty. For a profile at
+            most one, which holds for every plan.
+        buckets: gradient buckets: AUTO, chosen for the few best plans (hocket/planning/buckets/assign.py); DEFAULT; or,
+            for a profile, a size in bytes.
+        amplification_limit: for a profile, limit on an iteration's device-seconds relative to the seconds of one device
+            with the same batch (burst/amplification.py). Plans beyond it are refused; burst-parallel plans are found
+            within it. None: no limit.
+        swap: for a profile, consider only baselines with memory virtualised by this policy (swapping/baselines.py), of
+            the strategies named or the usual ones.
+        tensors: for an analytic model, tensor-parallel sizes; all that fit when empty.
+        recomputes: for an analytic model, recompute settings of blocks, of RECOMPUTE; all when empty.
+        sequence_parallel: for an analytic model, values to consider for sequence parallelism; both when empty.
+        precision, calibration: for an analytic model, number formats of training, and correction of a device type.
 
     Raises:
         InputError: a batch without samples, or an unknown word.
@@ -77,14 +82,14 @@ class PlanRequest:
 
     @property
     def shard(self) -> str | None:
-        """Shard of every plan of a profile; None for the one that serves best."""
+        """Sharding of every plan of a profile; None to choose the best."""
         return self.shards[0] if self.shards else None
 
     def check_for_profile(self) -> None:
-        """Refuse what is only for analytic models.
+        """Refuse fields that are only for analytic models.
 
         Raises:
-            InputError: a field of an analytic model, or several shards.
+            InputError: a field of an analytic model is set, or several shards.
         """
         sized = {name: getattr(self, name) for name in ("tensors", "recomputes", "sequence_parallel", "calibration")}
         sized["precision"] = self.precision != IN_16_BITS
@@ -97,10 +102,10 @@ class PlanRequest:
             )
 
     def check_for_model(self) -> None:
-        """Refuse what is only for profiles.
+        """Refuse fields that are only for profiles.
 
         Raises:
-            InputError: a limit of the amplification, a swap policy, or buckets of some size.
+            InputError: an amplification limit, a swap policy, or a bucket size in bytes.
         """
         if self.amplification_limit is not None:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Candidates: what a search offers, what it refuses and why, and which of those that are equally fast comes first."""
+"""Results of a search: candidates in order, and refusals with their reasons."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.update_semantics import UpdateSemantics
 from hocket.util.units import enough_bytes
 
-NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
-TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
+NEAR = 0.85  # share of a device's memory above which a plan's peak is proved, not only simulated
+# Plans within this share of the best count as equal (Narayanan's dissertation, section 2.5.2: plain data parallelism
+# if it is as good).
+TIE = 0.01
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class SimulatedCandidate:
 
     @property
     def samples_per_s(self) -> float:
-        """Predicted samples a second."""
+        """Predicted samples per second."""
         return self.predicted.samples_per_s
 
     @property
@@ -45,10 +47,11 @@ class Evaluated(SimulatedCandidate):
     """A simulated candidate of a profiled model that fits.
 
     Attributes:
-        updates: how its mathematics differ from those of one process.
-        amplification: device-seconds of an iteration over the seconds of one device alone (amplification.py), where there is a limit.
-        buckets: what other buckets of gradients than those of one size gain; empty where it has these.
-        default_buckets: it sums gradients in buckets of one size because no others were looked for, though for better candidates they were.
+        updates: how its updates differ from those of one process.
+        amplification: device-seconds of an iteration over the seconds of one device (burst/amplification.py); None
+            without a limit.
+        buckets: gain of its gradient buckets over buckets of one size; empty if it has the latter.
+        default_buckets: True if other buckets were searched only for better candidates, so it has buckets of one size.
     """
 
     strategy: str
@@ -67,13 +70,14 @@ class Evaluated(SimulatedCandidate):
 
 @dataclass(frozen=True)
 class Refused:
-    """A strategy, or one of its choices, that is no candidate, and why.
+    """A refused strategy or candidate, with the reason.
 
     Attributes:
-        missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
-        swaps: it is of plans that swap; what is missing is missing on a host then. host_bytes: what that host needs.
-        bug: it is none because something of ours failed (failures.py).
-        too_much: it would be one, if its amplification were allowed.
+        missing_bytes: memory that the fullest device lacks; 0 if memory is not the reason.
+        swaps: True for plans that swap; the missing memory is then a host's.
+        host_bytes: memory that this host needs.
+        bug: True if Hocket failed (failures.py).
+        too_much: True if only the amplification limit excludes it.
     """
 
     strategy: str
@@ -87,13 +91,21 @@ class Refused:
 
 
 _ALLOW = "Allow a larger amplification"
-NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
+NO_HOST = "the cluster file has no host_memory_bytes, the memory to swap to"
 """Reason to refuse plans that swap."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: candidates (best first), refusals, seconds, and differences common to all plans."""
+    """Result of a search.
+
+    Attributes:
+        candidates: simulated candidates that fit, best first.
+        refused: refused strategies and candidates.
+        search_s: seconds of the search.
+        considered: number of candidates.
+        notes: sentences that hold for all plans.
+    """
 
     candidates: tuple[Evaluated, ...]
     refused: tuple[Refused, ...]
@@ -112,7 +124,7 @@ class Search:
 
     @property
     def written(self) -> Evaluated:
-        """The best, whose prediction is that of the plan that is written.
+        """The best candidate; its prediction is that of the written plan.
 
         Raises:
             RefusedError: as `best`.
@@ -124,7 +136,7 @@ class Search:
         """The best candidate.
 
         Raises:
-            RefusedError: nothing fits, with the nearest miss.
+            RefusedError: no plan fits; the message has the nearest miss.
         """
         if self.candidates:
             return self.candidates[0]
@@ -147,14 +159,14 @@ class Search:
         )
 
     def named(self, refused: Refused) -> str:
-        """A refusal's strategy, and whether it is of plans that swap, where that is not plain."""
+        """Strategy of a refusal, with "with swaps" or "without swaps" where needed."""
         if refused.swaps:
             return f"{refused.strategy} with swaps" if refused.config else refused.strategy
         both = any(r.swaps and r.strategy == refused.strategy for r in self.refused)
         return f"{refused.strategy} without swaps" if both else refused.strategy
 
     def _step(self) -> str:
-        """Advice if nothing fits."""
+        """Advice if no plan fits."""
         others = "more devices, devices of more memory, a smaller microbatch or a smaller batch."
         if any(r.too_much for r in self.refused):
             return f"{_ALLOW}, or give {others}"
@@ -162,7 +174,7 @@ class Search:
         if needed:
             return f"Give hosts more memory (host_memory_bytes: {enough_bytes(needed)} or more), {others}"
         if any(r.reason == NO_HOST for r in self.refused):
-            return f"Say host_memory_bytes in the cluster file, so that what does not fit is swapped, or give {others}"
+            return f"Set host_memory_bytes in the cluster file, so that plans can swap, or give {others}"
         return f"Give {others}"
 
 
@@ -171,15 +183,15 @@ def _missing(refused: Refused) -> float:
 
 
 def _told(alike: Sequence[Refused]) -> str:
-    """Sentence about plans that failed in the same way."""
+    """Sentence about plans that failed with the same error."""
     first = alike[0]
     name = f"{first.strategy} {first.config}".strip()
-    others = f" and {len(alike) - 1} more of its choices" if len(alike) > 1 else ""
+    others = f" and {len(alike) - 1} more of its candidates" if len(alike) > 1 else ""
     return f"{name}{others} left out by a bug of Hocket, {first.reason}; please report it with the profile and the cluster file"
 
 
 def ordered(candidates: Iterable[Evaluated]) -> list[Evaluated]:
-    """Best first; among those within the tolerance of the best, the simplest first."""
+    """Sort candidates, best first; among ties, the simplest first."""
 
     def simplicity(candidate: Evaluated) -> tuple[int, int, int, bool, float, str]:
         stages = candidate.plan.stages
@@ -197,7 +209,7 @@ def ordered(candidates: Iterable[Evaluated]) -> list[Evaluated]:
 
 
 def joined(searches: Sequence[Search]) -> Search:
-    """Several searches for one job as one."""
+    """Merge several searches for one job."""
     return Search(
         tuple(ordered(one for found in searches for one in found.candidates)),
         tuple(one for found in searches for one in found.refused),

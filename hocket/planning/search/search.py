@@ -1,8 +1,11 @@
-"""The search: every strategy's choices, ordered by a bound, decided by simulation, under every device's memory limit.
+"""Search for the best plan of a profiled job.
 
-Rules of this file: deterministic to the byte; what looks equal within the tolerance goes to fewer stages, then fewer
-devices, then plain data parallelism. Among all that is offered and fits, nothing is faster than the best by more than the
-tolerance.
+Candidates of every strategy are ordered by a lower bound and decided by simulation, within every device's memory.
+
+Rules of this file:
+- The search is deterministic to the byte.
+- Among ties, fewer stages win, then fewer devices, then plain data parallelism.
+- No considered candidate that fits is faster than the best by more than the tolerance of a tie.
 """
 
 import time
@@ -36,7 +39,7 @@ from hocket.strategies.base.strategy import members, searched
 from hocket.util.compatibility import Feature, check_together
 
 Progress = Callable[[int, int, str], None]
-"""Told (done, total, what is being done)."""
+"""Callback with (done, total, current step)."""
 
 
 def search(
@@ -50,14 +53,15 @@ def search(
 ) -> Search:
     """Find the best way to train a profiled job on a cluster.
 
-    Of one of several tensor-parallel devices (`profile.tensor`) it is the best way for groups of so many.
+    For a profile of one tensor-parallel rank (`profile.tensor` > 1), the devices form groups of that size.
 
     Arguments:
-        profile_path: that plans name.
-        progress: called with (done, total, what) of each step of the search; a total of 0 is not known.
+        profile_path: path of the profile, as plans name it.
+        progress: called with (done, total, step) for each step of the search; a total of 0 is unknown.
 
     Raises:
-        InputError: an unknown strategy, one that is not synchronous where only those are wanted, or what is for analytic models only.
+        InputError: an unknown strategy, an asynchronous one if only synchronous ones are wanted, or a field that is
+            only for analytic models.
     """
     return search_widths({profile_path: profile}, cluster, request, progress, clock)
 
@@ -69,13 +73,13 @@ def search_widths(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
-    """The best way among several widths of tensor-parallel groups; otherwise like `search`.
+    """Search over several tensor-parallel sizes; otherwise like `search`.
 
     Arguments:
-        profiles: by path, one of each width, on slices of the sequence and not, of one job.
+        profiles: profiles of one job by path, one for each tensor-parallel size, with and without sequence parallelism.
 
     Raises:
-        InputError: as `search`; or two profiles are of one width, or of different jobs.
+        InputError: as `search`; or two profiles have the same size, or are of different jobs.
     """
     request.check_for_profile()
     first, *others = profiles.items()
@@ -84,7 +88,7 @@ def search_widths(
         kind = profile.tensor, profile.sequence_parallel
         if kind in paths:
             found = f"of one of {profile.tensor} tensor-parallel devices, as {paths[kind]} is"
-            raise InputError(path, found, "another width", "Measure it with `hocket profile --tensor`.")
+            raise InputError(path, found, "another tensor-parallel size", "Measure it with `hocket profile --tensor`.")
         if profile.digest_of_model != first[1].digest_of_model:
             raise InputError(path, "a profile of another model", f"one of the model of {first[0]}")
         paths[kind] = path
@@ -96,10 +100,11 @@ def search_widths(
 
 @dataclass(frozen=True)
 class _Width:
-    """Search for groups of one width.
+    """Search with tensor-parallel groups of one size.
 
     Attributes:
-        path: of the profile. alone_s: seconds of one device alone with the same batch, where the amplification is limited.
+        path: path of the profile.
+        alone_s: seconds of one device with the same batch, if the amplification is limited; 0 otherwise.
     """
 
     profile: ModelProfile
@@ -109,11 +114,11 @@ class _Width:
     alone_s: float
 
     def search(self, progress: Progress | None, clock: Callable[[], float]) -> Search:
-        """The best of every strategy's choices, or of the baselines of a swap policy."""
+        """Search the candidates of every strategy, or the baselines of a swap policy."""
         began = clock()
         profile, cluster, request = self.profile, self.cluster, self.request
         largest = profile.microbatch_sizes[-1]
-        if request.batch_size > MAX_FORWARDS * largest:  # beyond it neither schedules nor figures mean anything
+        if request.batch_size > MAX_FORWARDS * largest:  # beyond it, neither schedules nor figures are meaningful
             expected = f"at most {MAX_FORWARDS * largest}, {MAX_FORWARDS} microbatches of the largest that was measured"
             step = "Profile larger microbatches with `hocket profile -b`."
             raise InputError("batch_size", str(request.batch_size), expected, step)
@@ -130,10 +135,10 @@ class _Width:
         notes = [*notes_of(profile, self.space, cluster), *note_of_extrapolation(profile, found[:1])]
         at = progress or (lambda done, total, what: None)
         if profile.compiled is not None:
-            at(0, 0, "stages that are worth compiling")
+            at(0, 0, "stages worth compiling")
             found = ordered(_compiled(one, profile, tried.refused) for one in found)
         if request.buckets == AUTO:
-            at(0, 0, "buckets of gradients")
+            at(0, 0, "gradient buckets")
             found = ordered(best_few(found, profile, self.tolerance, tried.refused))
         if profile.compiled is not None and found:
             notes.append(told(found[0].plan, profile))
@@ -148,7 +153,7 @@ class _Width:
 
     @cached_property
     def space(self) -> SearchSpace:
-        """Choices of strategies on the groups."""
+        """Search space of strategies; its devices are the groups."""
         profile, request = self.profile, self.request
         group = grouped(self.cluster, profile.tensor, slices=not profile.sequence_parallel)
         sizes = tuple(request.microbatch_sizes)
@@ -167,7 +172,7 @@ class _Width:
 
     @cached_property
     def tolerance(self) -> Tolerance | None:
-        """Limit on the device-seconds of plans; None if nobody asked for one."""
+        """Limit on the device-seconds of plans; None if the request has no limit."""
         limit = self.request.amplification_limit
         if limit is None:
             return None
@@ -179,25 +184,25 @@ class _Width:
         return kept_by_buckets(_of_group(plan, self.profile, self.cluster), self.profile, self.tolerance)
 
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
-        """Plans that swap, which are for whole devices that are kept."""
+        """Search plans that swap; empty for tensor-parallel groups and sharded state."""
         if self.profile.tensor > 1 or self.space.shard not in (None, "none"):
             return Packs()
         found = plans_of_packs(self.space, self.path, progress, others_s, self.tolerance is not None)
         return within(found, self.tolerance)
 
     def _baselines(self, policy: str, progress: Progress | None) -> Packs:
-        """Plans with virtual memory alone."""
+        """Simulate the baselines with virtual memory."""
         space = self.space
         if space.shard not in (None, "none"):
             check_together("shard", Feature.SWAP, Feature(f"shard: {space.shard}"))
         if self.profile.tensor > 1:
-            raise InputError("swap", "groups of devices", "plans that swap on whole devices")
+            raise InputError("swap", "tensor-parallel groups", "single devices, since groups do not swap")
         names = self.request.strategies or BASELINES
         return within(plans_with_virtual_memory(space, names, policy, self.path, progress), self.tolerance)
 
 
 def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
-    """The candidate with compiled stages where that is faster; unchanged if compilation fails."""
+    """Compile a candidate's stages where that is faster; unchanged if it fails."""
     try:
         return compiled(one, profile)
     except Exception as error:
@@ -206,7 +211,10 @@ def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> 
 
 
 def _of_groups(candidates: list[Evaluated], profile: ModelProfile, cluster: Cluster) -> list[Evaluated]:
-    """Candidates whose plans name the members' profile and the whole cluster."""
+    """Candidates with plans for the whole cluster, not for groups.
+
+    The plans name the profile of one tensor-parallel rank.
+    """
     if profile.tensor == 1:
         return candidates
     config = f"t{profile.tensor}{'s' if profile.sequence_parallel else ''}"

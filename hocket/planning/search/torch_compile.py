@@ -1,4 +1,4 @@
-"""Compiling: which stages of a plan are to be compiled: those that take less time so, as the profile has measured it."""
+"""Choice of the stages to compile: stages that the profile measured as faster."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from hocket.planning.search.result import Evaluated
 from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_seconds
 
-WORTH = 0.03  # what a stage must gain, as a share of its forwards and backwards
+WORTH = 0.03  # least gain of a compiled stage, as a share of its forwards and backwards
 
 
 def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
-    """The candidate with compiled stages where that is faster; unchanged if none is."""
+    """Compile a candidate's stages where that is faster; unchanged if none is."""
     plan = _where_it_pays(candidate.plan, profile)
     if plan == candidate.plan:
         return candidate
@@ -39,8 +39,10 @@ def told(plan: Plan, profile: ModelProfile) -> str:
     said = []
     for s, (stage, gain) in enumerate(zip(plan.stages, _gains(plan, profile), strict=True)):
         way = "less" if gain > 0 else "more"
-        said.append(f"stage {s} takes {abs(gain):.0%} {way} compiled, so it {'is' if stage.compile else 'is not'}")
-    cold = f"to compile all layers for one microbatch size took {show_seconds(known.cold_s)}, which a worker takes before its first step"
+        said.append(
+            f"stage {s} takes {abs(gain):.0%} {way} time compiled: {'compiled' if stage.compile else 'not compiled'}"
+        )
+    cold = f"compiling all layers for one microbatch size took {show_seconds(known.cold_s)}, which a worker spends before its first step"
     return f"{known.backend}: {'; '.join(said)}; {cold}"
 
 
@@ -61,7 +63,10 @@ def _types(cluster: Cluster) -> set[str]:
 
 
 def _gains(plan: Plan, profile: ModelProfile) -> list[float]:
-    """The share of each stage's forwards and backwards that compiling saves; below 0 where it takes more."""
+    """Share of each stage's forwards and backwards that compilation saves.
+
+    Below 0 if compilation makes the stage slower.
+    """
     both = [_seconds(one, plan.microbatch_size) for one in (profile, profile.compiling(range(len(profile.layers))))]
     found = []
     for cut in plan.cuts(profile):

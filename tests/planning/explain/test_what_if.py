@@ -176,7 +176,7 @@ def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
     refused = refused_meshes(sized)
     reasons = " | ".join(one.reason for one in refused)
     assert "needs at least" in reasons
-    assert "a device of 572.20 MiB" in reasons
+    assert "on a device of 572.20 MiB" in reasons
     assert "more than the best" in reasons
     assert all(one.missing_bytes > 0 for one in refused if one.reason.startswith("needs"))
     assert not {one.config for one in refused} & {str(one.mesh) for one in sized.meshes.found}

@@ -43,13 +43,13 @@ class Costs:
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         each = BLOCKS // p
-        situation = SearchSpace(MODEL, self.cluster, SAFE_BATCH, (b,))
+        space = SearchSpace(MODEL, self.cluster, SAFE_BATCH, (b,))
         stages = tuple(
-            stage(situation, tuple(range(s * each, (s + 1) * each)), tuple(range(s * d, (s + 1) * d))) for s in range(p)
+            stage(space, tuple(range(s * each, (s + 1) * each)), tuple(range(s * d, (s + 1) * d))) for s in range(p)
         )
         choice = Candidate(stages, b, SAFE_BATCH // b)
         name = "data_parallel" if p == 1 else "two_bw"
-        return predict_choice(situation, name, recomputing(choice) if r else choice)
+        return predict_choice(space, name, recomputing(choice) if r else choice)
 
     def throughput(self, d: int, p: int, b: int, r: bool) -> float:
         """Samples a second."""
@@ -73,9 +73,9 @@ class CostsBySizes(Costs):
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         word, schedule = "full" if r else "none", "flush" if p == 1 else "two_bw"
-        plane = LayoutSpace(source, self.cluster, 1, word, MODEL.microbatch_sizes)
-        mesh = ParallelLayout(1, p, d, 1, b, SAFE_BATCH // (d * b), word, plane.ends[p - 1], schedule=schedule)
-        return simulated(plane, mesh).predicted
+        layout_space = LayoutSpace(source, self.cluster, 1, word, MODEL.microbatch_sizes)
+        mesh = ParallelLayout(1, p, d, 1, b, SAFE_BATCH // (d * b), word, layout_space.ends[p - 1], schedule=schedule)
+        return simulated(layout_space, mesh).predicted
 
 
 def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bool, float]:

@@ -179,7 +179,7 @@ def test_long_plans_are_shown_in_short() -> None:
     """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
     found = search_sizes(GPT, SERVERS, PlanRequest(8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,)))
     mesh = next(m for m in found.meshes.found[0].space.meshes(8192) if (m.depth, m.chunks) == (2, 1))
-    situation, choice = found.meshes.found[0].space.choice(mesh, 8192)
+    space, choice = found.meshes.found[0].space.choice(mesh, 8192)
     sizes = shorter("flush", choice.stages, (8192, 1))
     assert sizes == (2, 4)
     plan = found.plan(simulated(found.meshes.found[0].space, mesh))
@@ -189,7 +189,7 @@ def test_long_plans_are_shown_in_short() -> None:
     trace, summary = opened.simulate()
     assert summary.iteration_s == opened.predicted.iteration_s
     assert len(trace.events) < 1000
-    whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
+    whole = predict_choice(space, "flush", choice, most_forwards=10**9)
     assert summary.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
     assert summary.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
     assert predict_iteration(plan, opened.profile) == plan.predicted

@@ -24,7 +24,7 @@ GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
 BLOCKS = 6
 
 
-def tailor(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
+def recompute_cut(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
     """Of the small GPT, on devices with so much memory."""
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
     return RecomputeCut([LayoutSpace(source, cluster, 1, word, (1, 2)) for word in words])
@@ -75,7 +75,7 @@ def every_cut(of: RecomputeCut, mesh: ParallelLayout) -> Iterator[ParallelLayout
 def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, ...], share: float) -> None:
     """With memory between what all and what nothing made again needs: none that fits is quicker by more than some percent."""
     batch = 12
-    free = tailor(depth, 80e9, words)
+    free = recompute_cut(depth, 80e9, words)
     mesh = pipeline(free, depth, chunks, batch)
     every = [simulated(free, one) for one in every_cut(free, mesh)]
     least, most = (
@@ -83,7 +83,7 @@ def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, .
     )
     room = least + share * (most - least)
     best_s = min(one.iteration_s for one in every if one.bytes <= room)
-    of = tailor(depth, room, words)
+    of = recompute_cut(depth, room, words)
     found = search_one(of, mesh)
     assert found.lacking_bytes <= 0
     assert found.mesh.again.count("none") < 8
@@ -109,7 +109,7 @@ def search_one(of: RecomputeCut, mesh: ParallelLayout) -> SimulatedLayout:
 def test_no_bound_is_above_the_simulation() -> None:
     """Of stages that are unequal in their layers and in what they make again."""
     for depth, chunks in ((2, 1), (3, 1), (2, 2)):
-        of = tailor(depth, 80e9, ("none", "full"))
+        of = recompute_cut(depth, 80e9, ("none", "full"))
         for batch in (depth, 4 * depth):
             mesh = pipeline(of, depth, chunks, batch)
             for k, one in enumerate(every_cut(of, mesh)):
@@ -121,7 +121,7 @@ def test_no_bound_is_above_the_simulation() -> None:
 
 def test_what_makes_nothing_again_where_all_fits() -> None:
     """With memory to spare the cut is as quick as the balanced one."""
-    of = tailor(2, 80e9)
+    of = recompute_cut(2, 80e9)
     mesh = pipeline(of, 2, 1, 12)
     found = of.fitted(mesh)
     assert found is not None
@@ -132,7 +132,7 @@ def test_what_makes_nothing_again_where_all_fits() -> None:
 
 def test_nothing_fits_at_all() -> None:
     """Then nothing is cut, with chunks and without."""
-    of = tailor(2, 1e8)
+    of = recompute_cut(2, 1e8)
     for chunks in (1, 2):
         assert of.fitted(pipeline(of, 2, chunks, 12)) is None
 
@@ -168,6 +168,6 @@ def test_the_search_takes_what_is_cut_to_measure() -> None:
 
 def test_one_way_for_all_goes_first() -> None:
     """Of what is equally good, what is the same in all blocks."""
-    of = tailor(2, 80e9)
+    of = recompute_cut(2, 80e9)
     every = search_meshes(of.ways, 16).found
     assert not every[0].mesh.again

@@ -25,7 +25,7 @@ from hocket.planning.search.result import TIE
 from hocket.profiling.analytic.sizes import published
 from tests.planning.mesh.heterogeneous.test_layouts import EIGHT
 from tests.planning.mesh.test_layout import GPT, SERVERS, source, untied
-from tests.planning.mesh.test_recompute_cut import every_cut, pipeline, search_one, tailor
+from tests.planning.mesh.test_recompute_cut import every_cut, pipeline, recompute_cut, search_one
 
 DIVIDED = ("none", "optimizer")
 
@@ -46,8 +46,8 @@ def test_what_is_open_where_nothing_is_named() -> None:
 
 def test_as_many_microbatches_as_stages() -> None:
     """2BW needs them (section 3.2.1); every other mesh without chunks of several stages has its twins."""
-    plane = LayoutSpace(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
-    every = list(plane.meshes(8))
+    layout_space = LayoutSpace(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
+    every = list(layout_space.meshes(8))
     flush = [mesh for mesh in every if mesh.strategy == "flush"]
     for schedule in ("gpipe", "two_bw"):
         own = [replace(mesh, schedule="flush") for mesh in every if mesh.strategy == schedule]
@@ -62,15 +62,16 @@ def test_as_many_microbatches_as_stages() -> None:
 def test_two_versions(profiles: Any) -> None:
     """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
     them; the last of them has no use for the old version."""
-    plane = LayoutSpace(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
+    layout_space = LayoutSpace(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
     seen = set()
-    for mesh in plane.meshes(64):
+    for mesh in layout_space.meshes(64):
         if mesh.strategy != "two_bw":
             continue
         two, one = (
-            simulated(plane, each).predicted.peak_memory_bytes for each in (mesh, replace(mesh, schedule="flush"))
+            simulated(layout_space, each).predicted.peak_memory_bytes
+            for each in (mesh, replace(mesh, schedule="flush"))
         )
-        layers = plane.profile.layers
+        layers = layout_space.profile.layers
         for s, (begin, end) in enumerate(zip((0, *mesh.ends), mesh.ends, strict=False)):
             summed = mesh.width > 1 or (profiles is source and s in (0, mesh.depth - 1))
             more = 0.0
@@ -87,14 +88,14 @@ def test_two_versions(profiles: Any) -> None:
 def test_nothing_is_filled_or_drained() -> None:
     """A batch takes no longer than its slowest device computes and steps, but for messages; 1F1B with a flush takes its bubble more."""
     quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
-    plane = LayoutSpace(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
-    for mesh in plane.meshes(16):
+    layout_space = LayoutSpace(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
+    for mesh in layout_space.meshes(16):
         if mesh.strategy == "two_bw":
-            found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
-            assert found.iteration_s == pytest.approx(plane.bound(mesh).seconds, rel=0.02)
+            found, flushed = simulated(layout_space, mesh), simulated(layout_space, replace(mesh, schedule="flush"))
+            assert found.iteration_s == pytest.approx(layout_space.bound(mesh).seconds, rel=0.02)
             assert found.iteration_s < flushed.iteration_s
-            situation, choice = plane.choice(mesh, 16)
-            assert choice.microbatches * mesh.samples == situation.batch_size
+            space, choice = layout_space.choice(mesh, 16)
+            assert choice.microbatches * mesh.samples == space.batch_size
 
 
 def test_gpipe_gains_only_what_messages_take() -> None:
@@ -103,9 +104,9 @@ def test_gpipe_gains_only_what_messages_take() -> None:
     seen = 0
     for cluster in (quick, SERVERS):
         for word in ("none", "full"):
-            plane = LayoutSpace(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
-            for mesh in plane.meshes(32):
-                found, flushed = simulated(plane, mesh), simulated(plane, replace(mesh, schedule="flush"))
+            layout_space = LayoutSpace(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
+            for mesh in layout_space.meshes(32):
+                found, flushed = simulated(layout_space, mesh), simulated(layout_space, replace(mesh, schedule="flush"))
                 assert found.bytes >= flushed.bytes * (1 - 1e-9), mesh
                 if cluster is quick:
                     assert found.iteration_s >= flushed.iteration_s * (1 - 1e-6), mesh
@@ -159,7 +160,7 @@ def test_of_equals_the_newest_weights_go_first() -> None:
 def test_cut_to_measure(schedule: str, share: float) -> None:
     """With memory between what all and what nothing made again needs: none of all cuts that fit is quicker by more than 2 percent."""
     words = ("none", "full")
-    free = tailor(3, 80e9, words)
+    free = recompute_cut(3, 80e9, words)
     mesh = replace(pipeline(free, 3, 1, 12), schedule=schedule)
     every = [simulated(free, one) for one in every_cut(free, mesh)]
     for k, one in enumerate(every):
@@ -172,7 +173,7 @@ def test_cut_to_measure(schedule: str, share: float) -> None:
     )
     room = least + share * (most - least)
     best_s = min(one.iteration_s for one in every if one.bytes <= room)
-    found = search_one(tailor(3, room, words), mesh)
+    found = search_one(recompute_cut(3, room, words), mesh)
     assert found.lacking_bytes <= 0
     assert found.mesh.schedule == schedule
     assert found.iteration_s <= 1.02 * best_s
@@ -186,18 +187,18 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
     inside, outside = EIGHT.levels
     cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    plane = LayoutSpace(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
-    cutter, seen = RecomputeCut([plane]), 0
+    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
+    cutter, seen = RecomputeCut([layout_space]), 0
     for mesh, least_s in mixes(cutter, 16):
         assert mesh.strategy == strategy
         cut = cutter.fitted(mesh)
-        for one in filter(None, (cut, turned(cut, plane) if cut else None)):
+        for one in filter(None, (cut, turned(cut, layout_space) if cut else None)):
             took, bound = simulated(cutter, one), cutter.bound(one)
             assert least_s <= took.iteration_s * (1 + 1e-9)
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
             tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
-            near = replace(took, plane=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
+            near = replace(took, space=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
             assert max(proven(near).values()) >= 0.9 * took.bytes, one
             seen += len({len(place) for place in one.places}) > 1
     assert seen > 10

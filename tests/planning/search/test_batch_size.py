@@ -66,16 +66,16 @@ def test_a_larger_batch_must_do_more_than_a_tie() -> None:
     chosen = best_batch(8, 64, lambda batch: planned(seconds, batch))
     assert chosen.best.batch_size == 32
     assert chosen.worth == pytest.approx({8: 8.0, 16: 8.0402, 32: 10.7203, 64: 10.6667}, rel=1e-4)
-    assert chosen.line == "batch: 32; of 8 -25.4%, 16 -25.0%, 64 -0.5%"
+    assert chosen.line == "batch: 32; others: 8 -25.4%, 16 -25.0%, 64 -0.5%"
     assert best_batch(8, 16, lambda batch: planned(seconds, batch)).best.batch_size == 8
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
     """A batch that does not fit is said to; where none does, the smallest one's search says why."""
     chosen = best_batch(8, 16, lambda batch: planned({8: 1.0, 16: None}, batch))
-    assert (chosen.best.batch_size, chosen.line) == (8, "batch: 8; of 16 nothing fits")
+    assert (chosen.best.batch_size, chosen.line) == (8, "batch: 8; others: 16 does not fit")
     neither = best_batch(8, 16, lambda batch: planned({8: None, 16: None}, batch))
-    assert (neither.best.batch_size, neither.line) == (8, "batch: 8; of 16 nothing fits")
+    assert (neither.best.batch_size, neither.line) == (8, "batch: 8; others: 16 does not fit")
     with pytest.raises(RefusedError, match="nothing that fits"):
         _ = neither.best.worth
 
@@ -90,7 +90,7 @@ def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None
         ],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert "batch: 512; of 128 -" in done.output
+    assert "batch: 512; others: 128 -" in done.output
     assert "batch_size: 512" in (tmp_path / "p.yaml").read_text()
 
 
@@ -107,4 +107,4 @@ def test_words_that_input_and_output_share_are_why_units_are_refused(options: li
     """GPT-2's output has its words' weights: it is said, instead of a batch that does not divide."""
     done = CliRunner().invoke(app, ["plan", "gpt2-xl", str(A100), "-B", "1536", *options])
     assert isinstance(done.exception, RefusedError)
-    assert "gpt2-xl, whose output has its words' weights: shard: full with weights tied" in str(done.exception)
+    assert "gpt2-xl, whose output shares the embedding's weights: shard: full with weights tied" in str(done.exception)

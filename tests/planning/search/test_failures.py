@@ -50,7 +50,7 @@ def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys
     assert all(one.strategy == "gpipe" and one.config for one in bugs)
     assert bugs[0].reason.startswith(f"{type(error).__name__} at planning/search/profiled_candidates.py:")
     (sentence,) = found.bugs
-    assert sentence.startswith(f"gpipe {bugs[0].config} and {len(bugs) - 1} more of its choices left out by a bug")
+    assert sentence.startswith(f"gpipe {bugs[0].config} and {len(bugs) - 1} more of its candidates left out by a bug")
     assert "please report it" in sentence
     print_search(found, 12)
     assert f"warning: {sentence}" in capsys.readouterr().out

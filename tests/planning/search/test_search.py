@@ -43,20 +43,20 @@ def fastest(found: Search) -> Evaluated:
     return min(found.candidates, key=lambda candidate: candidate.iteration_s)
 
 
-def every(situation: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
+def every(space: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
     """Everything that is offered and fits, simulated: slow, and without any bound."""
     found = []
-    capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
+    capacity = [space.cluster.capacity_bytes(d) for d in range(space.cluster.devices)]
     for name in names:
-        for one in strategy(name).choices(situation):
+        for one in strategy(name).choices(space):
             plain = (one, *one.thriftier)
             for choice in (*plain, *(less for each in plain if (less := shared(each)) is not None)):
                 try:
-                    predicted = predict_choice(situation, name, choice)
+                    predicted = predict_choice(space, name, choice)
                 except RefusedError:
                     continue
                 if all(size <= capacity[d] for d, size in predicted.peak_memory_bytes.items()) and all(
-                    size <= capacity[d] for d, size in proven_peaks(situation, name, choice).items()
+                    size <= capacity[d] for d, size in proven_peaks(space, name, choice).items()
                 ):
                     found.append((predicted.iteration_s, name, choice))
     return found
@@ -248,7 +248,7 @@ def test_nothing_fits() -> None:
 def test_nothing_is_supported() -> None:
     """One layer on many devices with one sample: the strategy's own reason is given."""
     found = search(chain(1, device_type="cpu-core"), CLUSTER, PlanRequest(1, strategies=("flush", "interleaved")))
-    with pytest.raises(RefusedError, match="flush: no choice for 4 devices and a batch of 1"):
+    with pytest.raises(RefusedError, match="flush: no candidate for 4 devices and a batch of 1"):
         _ = found.best
 
 
@@ -312,9 +312,9 @@ def test_progress_ends_at_the_total() -> None:
 
 def test_a_plan_of_a_choice_by_hand() -> None:
     """A choice becomes a plan with names instead of numbers."""
-    situation = SearchSpace(PROFILE, CLUSTER, 8)
-    choice = next(iter(strategy("flush").choices(situation)))
-    plan = make_plan(situation, "flush", choice, "p.json")
+    space = SearchSpace(PROFILE, CLUSTER, 8)
+    choice = next(iter(strategy("flush").choices(space)))
+    plan = make_plan(space, "flush", choice, "p.json")
     assert plan.cuts(PROFILE) == choice.stages
     assert (plan.profile, plan.model, plan.predicted) == ("p.json", "chain", None)
     assert as_data(plan)["batch_size"] == 8

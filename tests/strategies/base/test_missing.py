@@ -48,12 +48,12 @@ def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
             "tick_tock",
             4,
             6,
-            "tick_tock: no choice for 4 devices and a batch of 7: a batch is 1 microbatch of 7 samples, or 3 of 3; every replica of both "
+            "tick_tock: no candidate for 4 devices and a batch of 7: a batch is 1 microbatch of 7 samples, or 3 of 3; every replica of both "
             "waves needs equally many: a multiple of 2 x the devices in use; use other microbatch sizes (hocket profile "
             "-b), or a batch of 12, 4 of 3",
         ),
         ("waves", 2, 6, "two waves are needed, with equally many each; use other microbatch sizes"),
-        ("waves", 1, 6, "waves: no choice for 1 device and a batch of 7: two or more devices are needed"),
+        ("waves", 1, 6, "waves: no candidate for 1 device and a batch of 7: two or more devices are needed"),
         ("interleaved", 4, 3, "the model has 3 layers; 4 or more are needed"),
         ("flush", 4, 1, "the model has 1 layer; 2 or more are needed"),
         ("harmony", 5, 6, "each of 5 devices needs one or more; use other microbatch sizes (hocket profile -b), or a batch of 15, 5"),

@@ -1,12 +1,12 @@
-"""Floor: seconds that no cut of a model into stages on unlike devices is below.
+"""Lower bound over all cuts of a model into stages on a heterogeneous cluster.
 
-Rules of this file: a model is an embedding, blocks alike, and an output; stages stand in runs on one type each. Closed form, so that
-thousands of ways are put in order without a stage of any.
+Rules of this file: a model is an embedding, equal blocks, and an output. Stages stand in runs on one device type each.
+The bound is in closed form, so that thousands of layouts are sorted without building a stage.
 
-Stage r computes x_r seconds for a microbatch, in t_r turns, behind what the first one needs to come to it, and the first device's
-step is behind all: t_r x_r + sum of x before r + step <= T. Its x_r / c_r blocks are at most as many as any y >= 0 allows (weak
-duality of linear programs) for which y_r t_r + sum of y behind r >= 1 / c_r; y that makes this equal is known in closed form for
-a run of stages alike.
+Stage r computes x_r seconds for a microbatch, in t_r turns, after the first microbatch has reached it. The step of the
+first device follows everything: t_r x_r + sum of x before r + step <= T. By weak duality of linear programs, its
+x_r / c_r blocks are at most as many as any y >= 0 allows with y_r t_r + sum of y after r >= 1 / c_r. The y with
+equality is known in closed form for a run of equal stages.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,13 @@ from hocket.planning.mesh.recompute_cut import RecomputeCut
 
 
 class StageRun(NamedTuple):
-    """Stages one behind the other on one type, each with as many replicas."""
+    """Consecutive stages on one device type with equal numbers of replicas.
+
+    Attributes:
+        kind: index of the device type.
+        width: replicas of each stage.
+        stages: number of stages.
+    """
 
     kind: int
     width: int
@@ -27,11 +33,13 @@ class StageRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeBound:
-    """Bounds at one microbatch size, one number for each type.
+    """Bounds at one microbatch size.
 
     Attributes:
-        blocks: of the model. block_s, first_s, last_s: of a microbatch in a block, in the embedding, in the output.
-        step_s, first_step_s: of the optimizer for a block and for the embedding; call_s: of any step.
+        blocks: number of the model's blocks.
+        block_s, first_s, last_s: seconds of a microbatch in a block, the embedding and the output, by type.
+        step_s, first_step_s: optimizer seconds of a block and of the embedding, by type.
+        call_s: seconds of any optimizer call, by type.
     """
 
     blocks: int
@@ -43,9 +51,9 @@ class TypeBound:
     call_s: Sequence[float]
 
     @classmethod
-    def of(cls, tailor: RecomputeCut, samples: int) -> "TypeBound":
-        """Bounds for the layers that a RecomputeCut divides."""
-        figures, on = tailor.figures(samples), [one.profile for one in tailor.columns]
+    def of(cls, recompute_cut: RecomputeCut, samples: int) -> "TypeBound":
+        """Bounds for the layers that a recompute cut divides."""
+        figures, on = recompute_cut.figures(samples), [one.profile for one in recompute_cut.columns]
         first_s, last_s = figures.ends_s.T.tolist()
         first_step_s, step_s = ([one.layers[k].step_s for one in on] for k in (0, 1))
         call_s = [one.step_call_s for one in on]
@@ -53,14 +61,14 @@ class TypeBound:
         return cls(figures.blocks, block_s, first_s, last_s, step_s, first_step_s, call_s)
 
     def seconds(self, runs: Sequence[StageRun], microbatches: int, mesh: ParallelLayout) -> float:
-        """Seconds of a layout with its stages on these runs of devices, in order.
+        """Lower bound in seconds of a layout with its stages on these runs, in order.
 
         Arguments:
-            microbatches: of the batch, of all replicas.
+            microbatches: of the batch, for all replicas together.
         """
         head, tail = runs[0], runs[-1]
         ends = self.first_s[head.kind] / self.block_s[head.kind] + self.last_s[tail.kind] / self.block_s[tail.kind]
-        if mesh.stale or mesh.chunks > 1:  # as if nothing were filled: each device is busy all the time
+        if mesh.stale or mesh.chunks > 1:  # as if there were no warm-up: each device is always busy
             rate = sum(stages * width / self.block_s[kind] for kind, width, stages in runs)
             return microbatches * (self.blocks + ends) / rate
         behind = 0.0  # the sum of y

@@ -1,7 +1,10 @@
-"""Mixed: ways to divide unlike devices: the stages on one type after those on another, each type in columns of its own number.
+"""Layouts on a heterogeneous cluster: device types follow each other.
 
-Rules of this file: a stage stands on groups of one type, so that its replicas wait for nobody; which types come first, and how many
-replicas a stage has on each, is all tried. How many layers each stage has is the tailor's. Devices that a way cannot use stay idle.
+Rules of this file:
+- A stage stands on groups of one type, so that its replicas never wait for slower ones.
+- All orders of types and all numbers of replicas on each type are tried.
+- The recompute cut decides the number of layers of each stage.
+- Devices that a layout cannot use stay idle.
 """
 
 from collections.abc import Iterator
@@ -19,55 +22,59 @@ from hocket.planning.mesh.placement import Places
 from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.search.result import TIE
 
-_MOST_TYPES = 4  # whose orders are all tried; of more, these that have most devices
+_MOST_TYPES = 4  # types to try in all orders: those with the most devices
 
 
-def mixes(tailor: RecomputeCut, batch_size: int) -> Iterator[tuple[ParallelLayout, float]]:
-    """Meshes without layers on some or all types of a cluster, and seconds that no cut of them is below."""
-    names, kinds = tailor.types
+def mixes(recompute_cut: RecomputeCut, batch_size: int) -> Iterator[tuple[ParallelLayout, float]]:
+    """Yield layouts without layers on some or all device types.
+
+    Each comes with a lower bound in seconds for all its cuts.
+    """
+    names, kinds = recompute_cut.types
     own = {k: tuple(np.flatnonzero(kinds == k).tolist()) for k in range(len(names))}
     most = sorted(own, key=lambda k: -len(own[k]))[:_MOST_TYPES]
-    for samples in tailor.sizes:
+    for samples in recompute_cut.sizes:
         total, rest = divmod(batch_size, samples)
         if rest:
             continue
-        least = TypeBound.of(tailor, samples)
+        least = TypeBound.of(recompute_cut, samples)
         for count in range(1, len(most) + 1):
             for order in permutations(most, count):
                 for widths in product(*(_widths(len(own[k]), total) for k in order)):
                     runs = [StageRun(k, width, len(own[k]) // width) for k, width in zip(order, widths, strict=True)]
                     depth = sum(run.stages for run in runs)
-                    if depth > len(tailor.profile.layers):
+                    if depth > len(recompute_cut.profile.layers):
                         continue
                     places = tuple(
                         own[run.kind][s * run.width : (s + 1) * run.width] for run in runs for s in range(run.stages)
                     )
-                    # Units are not the tailor's, who cuts all of these.
-                    for shard in tailor.shards_of(max(widths), max(2, depth)):
-                        mesh = _mesh(tailor, places, samples, total, shard)
-                        if mesh.strategy in tailor.strategies:
+                    # No FSDP units: the recompute cut, which cuts all of these layouts, cannot cut units.
+                    for shard in recompute_cut.shards_of(max(widths), max(2, depth)):
+                        mesh = _mesh(recompute_cut, places, samples, total, shard)
+                        if mesh.strategy in recompute_cut.strategies:
                             yield mesh, least.seconds(runs, total, mesh)
-                        # One with chunks stands for all numbers of them.
-                        several = (replace(mesh, chunks=v) for v in numbers_of_chunks(tailor, mesh)[:1])
-                        for other in (*tailor.otherwise(mesh), *several):
+                        # One layout with chunks stands for all numbers of chunks.
+                        several = (replace(mesh, chunks=v) for v in numbers_of_chunks(recompute_cut, mesh)[:1])
+                        for other in (*recompute_cut.otherwise(mesh), *several):
                             yield other, least.seconds(runs, total, other)
 
 
-def numbers_of_chunks(tailor: RecomputeCut, mesh: ParallelLayout) -> range:
-    """Numbers of chunks from 2 on that columns, layers and microbatches allow (strategies/schedules/interleaved.py).
+def numbers_of_chunks(recompute_cut: RecomputeCut, mesh: ParallelLayout) -> range:
+    """Numbers of chunks from 2 on that replicas, layers and microbatches allow.
 
-    Filling a pipeline takes (p - 1) / (m v) of a batch at most: no more chunks than leave a tie of it.
+    See strategies/schedules/interleaved.py. Warm-up takes at most (p - 1) / (m v) of a batch. More chunks than bring
+    this share down to a tie are not tried.
     """
     rounds = len({len(place) for place in mesh.places}) == 1 and mesh.microbatches % mesh.depth == 0
-    if "interleaved" not in tailor.strategies or mesh.depth == 1 or not rounds:
+    if "interleaved" not in recompute_cut.strategies or mesh.depth == 1 or not rounds:
         return range(0)
     enough = 1 + floor((mesh.depth - 1) / (mesh.microbatches * TIE))
-    return range(2, min((len(tailor.profile.layers) - 2) // mesh.depth, enough) + 1)
+    return range(2, min((len(recompute_cut.profile.layers) - 2) // mesh.depth, enough) + 1)
 
 
-def alone(mesh: ParallelLayout, plane: LayoutSpace) -> bool:
+def alone(mesh: ParallelLayout, layout_space: LayoutSpace) -> bool:
     """True if the layout uses devices of one type."""
-    kinds = plane.types[1]
+    kinds = layout_space.types[1]
     return len({int(kinds[group]) for place in mesh.stands for group in place}) == 1
 
 
@@ -77,25 +84,25 @@ def mixed(cluster: Cluster) -> bool:
 
 
 def _widths(groups: int, microbatches: int) -> list[int]:
-    """Numbers of replicas that divide the microbatches and leave the fewest groups idle, usually none."""
+    """Numbers of replicas that divide the microbatches with the fewest idle groups."""
     found: dict[int, int] = {}
     for width in range(1, groups + 1):
         if microbatches % width == 0:
-            found[groups // width] = width  # the widest of as many stages
+            found[groups // width] = width  # the most replicas for this number of stages
     return sorted(found.values())
 
 
-def turned(mesh: ParallelLayout, plane: LayoutSpace) -> ParallelLayout | None:
-    """The layout with stages of one type in the place of replicas; None if that is the same layout.
+def turned(mesh: ParallelLayout, layout_space: LayoutSpace) -> ParallelLayout | None:
+    """Exchange stages and replicas of one type; None if the layout stays the same.
 
-    It is the same on one level of equal devices, each with one link to all others. With a link for each pair, sums
+    It stays the same on one level of equal devices, each with one link to all others. With a link for each pair, sums
     over several stages may or may not share links.
     """
-    cluster = plane.group.cluster
+    cluster = layout_space.group.cluster
     joining = [level for level in cluster.levels if level.width > 1]
     if len(joining) == 1 and joining[0].shared and not cluster.nodes:
         return None
-    kinds, stands = plane.types[1], mesh.stands
+    kinds, stands = layout_space.types[1], mesh.stands
     places = list[tuple[int, ...]]()
     for _, own in groupby(stands, key=lambda place: int(kinds[place[0]])):
         stages = list(own)
@@ -104,19 +111,19 @@ def turned(mesh: ParallelLayout, plane: LayoutSpace) -> ParallelLayout | None:
     return None if tuple(places) == stands else replace(mesh, places=tuple(places))
 
 
-def _mesh(plane: LayoutSpace, places: Places, samples: int, total: int, shard: str) -> ParallelLayout:
+def _mesh(layout_space: LayoutSpace, places: Places, samples: int, total: int, shard: str) -> ParallelLayout:
     widths = {len(place) for place in places}
     width = widths.pop() if len(widths) == 1 else 1
     return ParallelLayout(
-        plane.tensor,
+        layout_space.tensor,
         len(places),
         width,
         1,
         samples,
         total // width,
-        plane.recompute,
+        layout_space.recompute,
         (),
         places=places,
-        sequence_parallel=plane.sequence_parallel,
+        sequence_parallel=layout_space.sequence_parallel,
         shard=shard,
     )

@@ -118,7 +118,7 @@ class LayoutCandidates:
         return (1 + _NEAR) ** order[0] <= min(self._best_s * (1 + TIE), self._ceiling_s) * (1 + TIE)
 
     def promising(self, bound_s: float, node: WaitingLayout) -> bool:
-        """True if a layout may beat the best by more than the tolerance, or tie with it and rank before it."""
+        """True if a layout may beat the best by more than the tolerance, or win a tie."""
         if bound_s > self._ceiling_s:
             return False
         if not self._found:
@@ -240,7 +240,7 @@ class LayoutCandidates:
         best_s, misses = self._best_s, self._misses
         least = self._search.least()
         behind = (least[1].mesh, float(least[0])) if least else None
-        if not self._found and behind is None:  # then it matters how far these are from fitting
+        if not self._found and behind is None:  # then show how far these are from fitting
             bounds = [
                 (mesh, far.space.bound(mesh)) for far in self._far for mesh in far.space.cut(far.mesh, far.chunks)
             ]

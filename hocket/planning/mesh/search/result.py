@@ -33,10 +33,10 @@ class LayoutSearch:
     Attributes:
         considered: number of layouts that divide devices, batch and layers.
         too_large: number of these that exceed a device's memory.
-        nearest: the one of these that misses the least memory.
-        quicker: the layout with the least bound of all that miss little memory, if that bound is below the best's time.
-        behind: the layout with the least bound of all that fit by their bounds and were not simulated, with that bound.
-        simple: best layout of a mixed cluster that has equal stages, or uses devices of one type.
+        nearest: the too large layout that misses the least memory.
+        quicker: of the layouts that miss little memory, the one with the least bound, if below the best layout's time.
+        behind: of the layouts that fit by their bounds but were not simulated, the one with the least bound, with it.
+        simple: best layout of a heterogeneous cluster with equal stages, or on devices of one type.
     """
 
     found: tuple[SimulatedLayout, ...]

@@ -1,4 +1,4 @@
-"""Search over parallel layouts: bounds order them, and the simulator decides among those that may be the best.
+"""Search over parallel layouts: bounds order them, and the simulator decides.
 
 The search is deterministic. Of layouts that are equal within the tolerance, the one with fewer stages wins.
 """
@@ -14,7 +14,7 @@ from hocket.planning.mesh.recompute_cut import RecomputeCut
 from hocket.planning.mesh.search.layout_candidates import LayoutCandidates
 from hocket.planning.mesh.search.result import LayoutSearch
 
-_SLACK = 0.02  # mixed clusters have very many nearly equal layouts: one that can gain no more is not simulated
+_SLACK = 0.02  # heterogeneous clusters have many nearly equal layouts: those that gain less are not simulated
 
 
 def search_meshes(
@@ -23,7 +23,7 @@ def search_meshes(
     ceiling_s: float = inf,
     only: Callable[[ParallelLayout], bool] | None = None,
 ) -> LayoutSearch:
-    """Simulate layouts in the order of their bounds, as long as they may be the best or tie with it.
+    """Simulate layouts in the order of their bounds while they may win.
 
     Arguments:
         ceiling_s: layouts with a greater bound are not simulated.
@@ -49,7 +49,10 @@ def search_meshes(
 
 
 def with_recompute_cuts(spaces: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, RecomputeCut | None]]:
-    """Layout spaces with a RecomputeCut for the least recomputing space of each kind of groups; None for the others."""
+    """Pair each layout space with a recompute cut, or None.
+
+    The fastest space of each kind of tensor-parallel groups gets the cut.
+    """
     widths: dict[tuple[int, bool], list[LayoutSpace]] = {}
     for space in spaces:
         widths.setdefault((space.tensor, space.sequence_parallel), []).append(space)

@@ -1,7 +1,7 @@
-"""Meshed: a mesh that was simulated, and what its plan is proved to hold.
+"""Simulated layouts, and the proof of their peak memory.
 
-Rules of this file: what is too long for a search is worked out from less: long batches from shorter ones (extrapolate.py), proofs from two
-columns of a short batch.
+Rules of this file: long batches are extrapolated from shorter ones (extrapolate.py). The proof uses two data-parallel
+ranks of a short batch.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 from hocket.planning.search.result import SimulatedCandidate
 
-_COLUMNS = 2  # so many show all that several do
-_MOST_FORWARDS = 4096  # of what is proved
+_COLUMNS = 2  # data-parallel ranks that show all effects of several
+_MOST_FORWARDS = 4096  # largest number of forwards in a proof
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SimulatedLayout(SimulatedCandidate):
     """A simulated parallel layout of an analytic model.
 
     Attributes:
-        space: layout space that has it.
+        space: layout space of the layout.
     """
 
     space: LayoutSpace
@@ -40,12 +40,12 @@ class SimulatedLayout(SimulatedCandidate):
 
     @property
     def label(self) -> str:
-        """The mesh, in a few words."""
+        """Label of the layout."""
         return str(self.mesh)
 
     @property
     def bytes(self) -> float:
-        """Bytes of the device with the least room."""
+        """Peak bytes of the device with the least room."""
         return self._fullest[1]
 
     @property
@@ -60,38 +60,39 @@ class SimulatedLayout(SimulatedCandidate):
 
 
 def simulated(space: LayoutSpace, mesh: ParallelLayout) -> SimulatedLayout:
-    """Simulate a layout; a long batch is extrapolated from shorter ones (extrapolate.py)."""
-    situation, choice = space.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
-    return SimulatedLayout(predict_choice(situation, mesh.strategy, choice, most_forwards=0), space, mesh)
+    """Simulate a layout; a long batch is extrapolated (extrapolate.py)."""
+    search_space, choice = space.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
+    return SimulatedLayout(predict_choice(search_space, mesh.strategy, choice, most_forwards=0), space, mesh)
 
 
 def proven(one: SimulatedLayout) -> Mapping[int, float]:
-    """The most that each group can come to hold whatever the timing, where it is near the limit.
+    """Largest bytes that each group can hold under any timing.
 
-    Looked at on two columns of a short batch; where even these are too long for a search, by what can wait at most.
+    Groups that are not near their limit keep the simulated peak. The proof uses two data-parallel ranks of a short
+    batch. If even that is too long for a search, the largest undelivered messages are added to the simulated peak.
     """
     mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
     waiting = one.space.waiting_bytes(mesh)
     more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
     most = {group: size + more[group] for group, size in peaks.items()}
-    if one.fullest(most)[0] <= 0 and not mesh.units:  # of which two are gathered at a time
+    if one.fullest(most)[0] <= 0 and not mesh.units:  # two FSDP units may be gathered at a time
         return peaks
     short = _short(mesh)
     if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
         return most
-    situation, choice = one.space.choice(short, short.batch_size)
-    if mesh.sharded:  # parts are those of all columns
+    search_space, choice = one.space.choice(short, short.batch_size)
+    if mesh.sharded:  # shards are those of all data-parallel ranks
         stands = mesh.stands
         stages = (
             replace(stage, beside=tuple(g for g in stands[s % mesh.depth] if g not in stage.devices))
             for s, stage in enumerate(choice.stages)
         )
         choice = replace(choice, stages=tuple(stages))
-    return proven_peaks(situation, mesh.strategy, choice)
+    return proven_peaks(search_space, mesh.strategy, choice)
 
 
 def _short(mesh: ParallelLayout) -> ParallelLayout:
-    """Two columns of a short batch.
+    """Two data-parallel ranks of a short batch.
 
     With unequal replicas: twice the microbatches in flight on all of them. GPipe, with all microbatches in flight,
     needs the whole batch.

@@ -1,7 +1,8 @@
-"""Bounds: seconds that no iteration of a choice can be below and bytes that it needs at least, without compiling it.
+"""Lower bounds on time and memory of a candidate, without compiling it.
 
-Rules of this file: never above what the simulation gives, so that a search may leave out what a bound excludes; it knows
-no strategy by name, only its declared rule and its microbatches in flight.
+Rules of this file:
+- A bound is never above the simulated value, so a search may leave out candidates by their bounds.
+- No strategy is known by name, only by its update rule and its microbatches in flight.
 """
 
 import numpy as np
@@ -16,31 +17,37 @@ from hocket.strategies.base.strategy import complete, strategy
 
 
 class Bounds:
-    """Bounds for the choices of one situation. Figures that choices share are worked out once."""
+    """Bounds for the candidates of one search space.
 
-    def __init__(self, situation: SearchSpace) -> None:
-        self._profile = situation.profile
-        self._stages = StageFigures(situation)
-        self._time = TimeBound(situation, self._stages)
-        self._steps = any(layer.step_s for layer in situation.profile.layers)
+    Figures that candidates share are computed once.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._profile = space.profile
+        self._stages = StageFigures(space)
+        self._time = TimeBound(space, self._stages)
+        self._steps = any(layer.step_s for layer in space.profile.layers)
         self._quick: dict[tuple[int, int], float] = {}
         self._shapes: dict[int, tuple[tuple[StageCut, ...], tuple[StageShape, ...]]] = {}
 
     def quick_s(self, choice: Candidate) -> float:
-        """Compute alone: the busiest device."""
+        """Quick lower bound in seconds: compute of the busiest device."""
         key = (id(choice.stages), choice.microbatch_size)
         if key not in self._quick:
             stages = self._stages.of(choice)
             busy_s = by_device(choice, stages.batch_s / stages.widths)
             if _bundled(choice):
                 busy_s = self._stages.bundles_s(choice)
-            # Of waves each has its part of the batch, and all may compute at once.
+            # Each wave has its part of the batch, and all waves may compute at once.
             count = 1 + max(cut.wave for cut in choice.stages)
             self._quick[key] = max(busy_s.values()) / count**2
         return self._quick[key]
 
     def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Upper bound of the share of an iteration that sharded steps save. The strategy must support the choice."""
+        """Upper bound of the share of an iteration that sharded optimizer steps save.
+
+        The strategy must support the candidate.
+        """
         if not self._steps or _waved(choice):
             return 0.0
         stages = self._stages.of(choice)
@@ -58,18 +65,21 @@ class Bounds:
         return self._shapes[key][1]
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Lower bound in seconds; for bundles and waves, of compute alone. The strategy must support the choice."""
+        """Lower bound in seconds.
+
+        For merged microbatches and waves it counts compute alone. The strategy must support the candidate.
+        """
         if _bundled(choice) or _waved(choice):
             return self.quick_s(choice)
         return self._time.seconds(name, shapes, choice)
 
     def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> dict[int, float]:
-        """Bytes that each device holds at some time at least: its weights, and gradients or stashes."""
+        """Lower bound on each device's peak memory: weights, and gradients or stashes."""
         return peak_bytes(name, shapes, choice, self._stages.of(choice))
 
 
 def _bundled(choice: Candidate) -> bool:
-    """True if microbatches run bundled, which is faster than one after the other."""
+    """True if stages run merged microbatches, which is faster than one by one."""
     return any(cut.merged > 1 for cut in choice.stages)
 
 

@@ -1,4 +1,6 @@
-"""The bound of units: layers that stand one behind the other on the same replicas, each whole only while it is computed with.
+"""Lower bound for FSDP units.
+
+Units follow each other on the same replicas. Each is whole only during its computation.
 
 Source: docs/explanation/sharding.md (`full`); strategies/schedules/fully_sharded.py.
 """
@@ -15,10 +17,13 @@ from hocket.program.instruction import Kind
 
 @dataclass(frozen=True)
 class Units:
-    """Figures of each layer, which is a unit.
+    """Figures of the layers, each of which is one FSDP unit; shape (layers,).
 
     Attributes:
-        weights, gradients: bytes. compute_s: forward and backward of the slowest replica; backward_s: of it; step_s: of a part.
+        weights, gradients: bytes.
+        compute_s: forward and backward of the slowest replica.
+        backward_s: backward of the slowest replica.
+        step_s: optimizer step on one replica's shard.
     """
 
     weights: np.ndarray
@@ -29,9 +34,10 @@ class Units:
 
 
 def units_s(units: Units, cluster: Cluster, place: tuple[int, ...], microbatches: int) -> float:
-    """Seconds of a batch at least: of what a replica computes and of what it gathers, each in turn.
+    """Lower bound on the seconds of a batch.
 
-    Between the last backward of the first unit and its next forward lie its sum, its step and its gather.
+    It is the larger of two sums: what a replica computes, and what it gathers. Between the last backward of the first
+    unit and its next forward lie the unit's gradient sum, optimizer step and gather.
     """
     gathers_s = [sum(collective(cluster, Kind.ALL_GATHER, place, float(size))) for size in units.weights]
     summed_s = sum(collective(cluster, Kind.REDUCE_SCATTER, place, float(units.gradients[0])))

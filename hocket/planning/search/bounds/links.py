@@ -1,4 +1,4 @@
-"""Link figures of bounds: least seconds of messages and all-reduces, and the load of the busiest link."""
+"""Figures of links for bounds: messages, all-reduces, and the busiest link."""
 
 from functools import cached_property
 from math import ceil, lcm
@@ -15,23 +15,27 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 
 class LinkFigures:
-    """Messages of the candidates of one request; shared figures are computed once."""
+    """Communication of the candidates of one search space.
 
-    def __init__(self, situation: SearchSpace, columns: Columns) -> None:
-        self._situation, self._columns = situation, columns
+    Figures that candidates share are computed once.
+    """
+
+    def __init__(self, space: SearchSpace, columns: Columns) -> None:
+        self._space, self._columns = space, columns
         self._borders: dict[tuple[int, int], tuple[tuple[StageCut, ...], np.ndarray, np.ndarray]] = {}
         self._loads: dict[tuple[tuple[int, ...], ...], tuple[list[Resource], np.ndarray, np.ndarray]] = {}
         self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
     def rings_s(self, cut: StageCut, run: LayerRun) -> list[float]:
-        """Seconds of each bucket's sum over the replicas; for reduce-scatters, until each replica has its part.
+        """Seconds to sum each gradient bucket over the replicas.
 
-        Whatever the buckets, the last one has at least the last gradients.
+        A reduce-scatter ends when each replica has its shard. If buckets may change, the last bucket holds at least the
+        last gradients.
         """
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
             return []
-        if self._situation.rebuckets:
+        if self._space.rebuckets:
             last = next((size for size in run.gradients_bytes if size > 0), 0.0)
             whole_s, last_s = (self._ring_s(kind, cut.devices, size) for size in (sum(run.gradients_bytes), last))
             return [whole_s - last_s, last_s]
@@ -49,28 +53,31 @@ class LinkFigures:
         return self._rings[key]
 
     def _collective(self, kind: Kind, devices: tuple[int, ...], size_bytes: float) -> TransferTime:
-        """Time of a collective with its fastest threads, if these can be chosen."""
-        cluster, threads = self._situation.cluster, [0]
+        """Time of a collective with its fastest number of threads, if that can be chosen."""
+        cluster, threads = self._space.cluster, [0]
         overlap = cluster.levels[cluster.level_of(devices)].overlap
-        if self._situation.rebuckets and overlap is not None and kind is Kind.ALL_REDUCE:
+        if self._space.rebuckets and overlap is not None and kind is Kind.ALL_REDUCE:
             threads += overlap.usable
         return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 
     def message_s(self, choice: Candidate) -> tuple[np.ndarray, np.ndarray]:
-        """Least seconds of a microbatch's activations to the next stage, and of gradients back; -1 without messages."""
+        """Least seconds of one microbatch's message to each next stage, and of one back.
+
+        The messages are activations and gradients. -1 where no message is sent.
+        """
         forth, back = self._border_bytes(choice)
         _, _, fastest = self._load(tuple(cut.devices for cut in choice.stages))
         seconds = [np.where(size > 0, fastest[:, 0] + size * fastest[:, 1], -1.0) for size in (forth, back)]
         return seconds[0], seconds[1]
 
     def busiest_s(self, choice: Candidate, stages: Stages, updates: np.ndarray) -> float:
-        """The busiest link."""
+        """Seconds that the busiest link carries data in a batch."""
         resources, table, _ = self._load(tuple(cut.devices for cut in choice.stages))
         forth, back = self._border_bytes(choice, least=False)
-        # The last microbatch of a batch may be smaller: it is left out.
+        # The last microbatch of a batch may be smaller and is left out.
         seconds = (stages.microbatches - 1) * (table[0] @ forth + table[1] @ back)
         load = dict(zip(resources, seconds.tolist(), strict=True))
-        cluster = self._situation.cluster
+        cluster = self._space.cluster
         for cut, run, count in zip(choice.stages, stages.runs, updates.tolist(), strict=True):
             if len(cut.devices) > 1:
                 size = sum(run.gradients_bytes)
@@ -82,20 +89,24 @@ class LinkFigures:
         return max(load.values(), default=0.0)
 
     def _border_bytes(self, choice: Candidate, least: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of activations and gradients between neighbouring stages, for the smallest or a whole microbatch."""
+        """Bytes of activations and gradients between neighbouring stages.
+
+        Arguments:
+            least: True for the smallest microbatch, False for a whole one.
+        """
         key = (id(choice.stages), 2 * choice.microbatch_size + least)
         kept = self._borders.get(key)
         if kept is None:
-            batch, size = self._situation.batch_size, choice.microbatch_size
+            batch, size = self._space.batch_size, choice.microbatch_size
             samples = batch - (ceil(batch / size) - 1) * size if least else min(size, batch)
             count = len(choice.stages)
-            stage_of = np.zeros(len(self._situation.profile.layers), dtype=int)
+            stage_of = np.zeros(len(self._space.profile.layers), dtype=int)
             for s, cut in enumerate(choice.stages):
                 stage_of[list(cut.layers)] = s
             tensor, source, target, gradient = self._edges
             first, second = stage_of[source], stage_of[target]
             go = second == first + 1
-            # A tensor that several layers of the next stage read is sent once.
+            # A tensor that several layers of the next stage read is sent only once.
             tensor, first, at = tensor[go], first[go], np.flatnonzero(go)
             once = np.concatenate(([True], np.diff(tensor) > 0)) if len(tensor) else np.zeros(0, dtype=bool)
             tensor, first, at = tensor[once], first[once], at[once]
@@ -107,10 +118,14 @@ class LinkFigures:
 
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Every reading of a tensor by a layer: tensor, source, target, whether a gradient comes back."""
+        """Every read of a tensor by a layer.
+
+        Returns:
+            Arrays: tensor, source layer, target layer, and 1 if a gradient comes back.
+        """
         rows = [
             (index, tensor.source, target, tensor.gradient)
-            for index, tensor in enumerate(self._situation.profile.tensors)
+            for index, tensor in enumerate(self._space.profile.tensors)
             for target in tensor.targets
             if tensor.source >= 0
         ]
@@ -118,14 +133,15 @@ class LinkFigures:
         return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
     def _load(self, devices: tuple[tuple[int, ...], ...]) -> tuple[list[Resource], np.ndarray, np.ndarray]:
-        """Mean load of one microbatch between neighbouring stages on these devices, by resource.
+        """Mean load of each resource by one microbatch between neighbouring stages.
 
         Returns:
-            the links (and compute lanes, see `_carriers`); seconds of each for a byte forth and a byte back over each border, shape (2, links, borders); the
-            least latency and seconds a byte of each border, shape (borders, 2).
+            - Links, and compute lanes (see `_carriers`).
+            - Seconds of each for a byte forward and a byte back over each stage boundary, shape (2, links, boundaries).
+            - Least latency and seconds per byte of each stage boundary, shape (boundaries, 2).
         """
         if devices not in self._loads:
-            cluster, borders = self._situation.cluster, len(devices) - 1
+            cluster, borders = self._space.cluster, len(devices) - 1
             number: dict[Resource, int] = {}
             entries: list[tuple[int, int, int, float]] = []
             fastest = np.zeros((borders, 2))
@@ -149,8 +165,11 @@ class LinkFigures:
         return self._loads[devices]
 
     def _carriers(self, source: int, target: int) -> list[Resource]:
-        """Resources that carry one message's bytes: links, or the sender's compute lane if that copies."""
-        cluster = self._situation.cluster
+        """Resources that carry one message's bytes.
+
+        They are links, or the sender's compute lane if the sender copies messages.
+        """
+        cluster = self._space.cluster
         if cluster.copied_between(source, target):
             return [("compute", 0, source, 0)]
         return [use.resource for use in transfer_uses(cluster, ((source, target),)) if use.governed]

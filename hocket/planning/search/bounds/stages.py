@@ -1,4 +1,4 @@
-"""Stage figures of bounds: compute seconds and held bytes by stage, without compiling a candidate."""
+"""Figures of stages for bounds: compute seconds and bytes, without compilation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,14 +15,17 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 @dataclass(frozen=True)
 class LayerRun:
-    """A run of layers at one microbatch size: seconds of whole and smallest microbatches, and bytes."""
+    """Figures of a run of layers at one microbatch size.
+
+    Seconds with `least_` are those of the smallest microbatch, others of a whole one.
+    """
 
     forward_s: float
     backward_s: float
     least_forward_s: float
     least_backward_s: float
     step_s: float
-    behind_s: float  # of the backward, after the last gradient of weights is made
+    behind_s: float  # part of the backward after the last weight gradient is complete
     stash_bytes: float
     held_bytes: float  # weights, optimizer state and buffers
     gradients_bytes: tuple[float, ...]  # by layer
@@ -30,7 +33,7 @@ class LayerRun:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages of one candidate as arrays; shape (stages,), borders (stages - 1,)."""
+    """Figures of one candidate's stages, as arrays of shape (stages,)."""
 
     runs: tuple[LayerRun, ...]
     microbatches: int
@@ -42,7 +45,7 @@ class Stages:
 
     @cached_property
     def batch_s(self) -> np.ndarray:
-        """Forwards and backwards of a whole batch, by stage, on one device."""
+        """Seconds of each stage's forwards and backwards of a whole batch, on one device."""
         least_s = np.array([r.least_forward_s + r.least_backward_s for r in self.runs])
         least_s += np.where(self.again_s > 0, [r.least_forward_s for r in self.runs], 0.0)
         whole_s = self.forward_s + self.backward_s + self.again_s
@@ -51,34 +54,37 @@ class Stages:
 
     @cached_property
     def busiest_s(self) -> np.ndarray:
-        """Seconds of the busiest replica."""
+        """Seconds of each stage's busiest replica."""
         whole_s = (self.forward_s + self.backward_s + self.again_s) * self.factors
         share = -(-self.microbatches // self.widths)
         less_s = self.microbatches * whole_s - self.batch_s
-        # The smaller microbatch may lie on the one replica that has one more than the others.
+        # The smaller microbatch may be on the one replica with one more microbatch than the others.
         alone = (self.widths == 1) | (self.microbatches % self.widths == 1)
         found: np.ndarray = np.maximum(share * whole_s - np.where(alone, less_s, 0.0), (share - 1) * whole_s)
         return found
 
 
 class StageFigures:
-    """The stages of one situation's choices as figures; what choices share is worked out once."""
+    """Figures of the stages of one search space's candidates.
 
-    def __init__(self, situation: SearchSpace) -> None:
-        self._situation = situation
-        self.columns = Columns(situation.profile)
-        everything = StageCut(tuple(range(len(situation.profile.layers))), tuple(range(situation.cluster.devices)))
-        costs = CostModel(situation.profile, situation.cluster, (everything,), (1,))
-        self._factors = [costs.factor(d) for d in range(situation.cluster.devices)]
+    Figures that candidates share are computed once.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self.columns = Columns(space.profile)
+        everything = StageCut(tuple(range(len(space.profile.layers))), tuple(range(space.cluster.devices)))
+        costs = CostModel(space.profile, space.cluster, (everything,), (1,))
+        self._factors = [costs.factor(d) for d in range(space.cluster.devices)]
         self._runs: dict[tuple[int, tuple[int, ...]], LayerRun] = {}
         self._stages: dict[tuple[int, int], tuple[tuple[StageCut, ...], Stages]] = {}
 
     def of(self, choice: Candidate) -> Stages:
-        """A choice's stages."""
+        """Figures of a candidate's stages."""
         key = (id(choice.stages), choice.microbatch_size)
         kept = self._stages.get(key)
         if kept is None:
-            batch, size = self._situation.batch_size, choice.microbatch_size
+            batch, size = self._space.batch_size, choice.microbatch_size
             runs = tuple(self._run(cut.layers, size) for cut in choice.stages)
             forward_s = np.array([run.forward_s for run in runs])
             again = np.array([cut.recompute for cut in choice.stages])
@@ -91,14 +97,17 @@ class StageFigures:
                 np.array([len(cut.devices) for cut in choice.stages]),
                 np.array([min(self._factors[d] for d in cut.devices) for cut in choice.stages]),
             )
-            kept = self._stages[key] = (choice.stages, stages)  # the first keeps the identity from being given anew
+            kept = self._stages[key] = (choice.stages, stages)  # keeping the stages prevents reuse of their id
         return kept[1]
 
     def bundles_s(self, choice: Candidate) -> dict[int, float]:
-        """Seconds that each device computes for a batch, where a replica's share of it is one bundle."""
+        """Compute seconds of each device for a batch.
+
+        All microbatches of a replica are merged into one.
+        """
         found: dict[int, float] = {}
         widths = [len(cut.devices) for cut in choice.stages]
-        batches = Microbatches.bundled(self._situation.batch_size, choice.microbatch_size, widths)
+        batches = Microbatches.bundled(self._space.batch_size, choice.microbatch_size, widths)
         for cut in choice.stages:
             for k, device in enumerate(cut.devices):
                 samples = batches.samples(k * cut.merged, cut.merged)
@@ -111,7 +120,7 @@ class StageFigures:
     def _run(self, layers: tuple[int, ...], size: int) -> LayerRun:
         found = self._runs.get((size, layers))
         if found is None:
-            batch, profile, index = self._situation.batch_size, self._situation.profile, list(layers)
+            batch, profile, index = self._space.batch_size, self._space.profile, list(layers)
             last = batch - (ceil(batch / size) - 1) * size
             full, least = self.columns.at(min(size, batch)), self.columns.at(last)
             own = [self._weights(i) for i in index]
@@ -131,8 +140,11 @@ class StageFigures:
         return found
 
     def _weights(self, layer: int) -> tuple[float, float]:
-        """Bytes of a layer's weights with their optimizer state, and of their gradients; of shared ones none."""
-        one = self._situation.profile.layers[layer]
+        """Bytes of a layer's weights with optimizer state, and of their gradients.
+
+        Weights shared with other layers do not count.
+        """
+        one = self._space.profile.layers[layer]
         if not one.parameters:
             return one.weights_bytes + one.optimizer_bytes, one.gradients_bytes
         own = [self.columns.parameters[name] for name in one.parameters if name not in self._shared]
@@ -140,7 +152,7 @@ class StageFigures:
 
     @cached_property
     def _shared(self) -> frozenset[str]:
-        names = [name for layer in self._situation.profile.layers for name in set(layer.parameters)]
+        names = [name for layer in self._space.profile.layers for name in set(layer.parameters)]
         return (
             frozenset(name for name in set(names) if names.count(name) > 1)
             if len(set(names)) < len(names)

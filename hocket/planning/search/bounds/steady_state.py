@@ -1,7 +1,8 @@
-"""The bound of pipelines without a flush: what no steady state is below, in closed form.
+"""Lower bound for pipelines without a flush, in closed form.
 
-Rules of this file: batches follow each other, so that nothing is filled or drained, and a device that is never late is never idle.
-Source: dissertation sections 3.2.1 (2BW) and 3.3.3 (closed forms); Little's law.
+Rules of this file: batches follow each other, so there is no warm-up or cool-down. A device that is never late is never
+idle.
+Source: Narayanan's dissertation, sections 3.2.1 (2BW) and 3.3.3 (closed forms); Little's law.
 """
 
 import numpy as np
@@ -14,13 +15,15 @@ def steady_s(
     turns: np.ndarray,
     ahead: np.ndarray,
 ) -> float:
-    """Seconds of a batch at least.
+    """Lower bound on the seconds of a batch in the steady state.
 
     Arguments:
-        batch_s: that each device computes for a batch, its step among them. least_s: forward and backward of a microbatch on the
-            quickest replica of each stage. message_s: from each stage to the next one and back, shape (p - 1,). turns: microbatches
-            of each device; ahead: of these, how many it has forward at once at most.
+        batch_s: compute seconds of each device for a batch, including its optimizer step.
+        least_s: seconds of a microbatch's forward and backward on the fastest replica of each stage.
+        message_s: seconds of a message from each stage to the next and of one back, shape (p - 1,).
+        turns: microbatches of each device in a batch.
+        ahead: largest number of microbatches in flight on each device.
     """
-    # From a microbatch's forward on a device to the end of its backward there it goes to the last stage and back.
+    # Between its forward and its backward on a device, a microbatch goes to the last stage and back.
     ways_s = np.cumsum((least_s + np.concatenate((message_s, [0.0])))[::-1])[::-1]
     return float(max(batch_s.max(), (turns / ahead * ways_s).max()))

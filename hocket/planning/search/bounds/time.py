@@ -1,10 +1,12 @@
-"""The time bound: seconds of an iteration that nothing can be below. What it counts:
+"""Lower bound on the seconds of an iteration.
 
-- a device runs its own stages' forwards, backwards and steps;
-- between a batch's first forward and its update lies the way to the farthest stage and back, where there is a flush;
-- a stage with w microbatches in flight takes, for every w, the way from there to the end and back (Little's law);
-- an update waits for its all-reduce, and the forward that reads its version waits for the update;
-- links carry one message's bytes at a time, the cores of a host one second of compute each.
+It is the largest of these terms:
+- A device runs the forwards, backwards and steps of its own stages.
+- With a flush, the path to the farthest stage and back lies between a batch's first forward and its update.
+- A stage with w microbatches in flight needs, for every w of them, the path from there to the end and back (Little's
+  law).
+- An update waits for its all-reduce. The forward that reads its weight version waits for the update.
+- A link carries the bytes of one message at a time. Each core of a host gives one second of compute per second.
 """
 
 from collections.abc import Sequence
@@ -21,14 +23,17 @@ from hocket.strategies.base.strategy import complete, strategy
 
 
 class TimeBound:
-    """Seconds of an iteration that no simulation of a choice is below."""
+    """Lower bounds on the iteration time of candidates of one search space."""
 
-    def __init__(self, situation: SearchSpace, stages: StageFigures) -> None:
-        self._cluster = situation.cluster
-        self._figures, self._links = stages, LinkFigures(situation, stages.columns)
+    def __init__(self, space: SearchSpace, stages: StageFigures) -> None:
+        self._cluster = space.cluster
+        self._figures, self._links = stages, LinkFigures(space, stages.columns)
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Lower bound in seconds by the terms of the module docstring. The strategy must support the choice."""
+        """Lower bound in seconds: the largest term of the module docstring.
+
+        The strategy must support the candidate.
+        """
         stages, member = self._figures.of(choice), strategy(name)
         options = complete(name, choice.options)
         rule = member.rule(shapes, stages.microbatches, options)
@@ -53,7 +58,7 @@ class TimeBound:
         return max(found)
 
     def _busy_s(self, choice: Candidate, stage_s: np.ndarray) -> float:
-        """The busiest device, and the busiest host."""
+        """Seconds of the busiest device or host."""
         seconds = by_device(choice, stage_s)
         cluster = self._cluster
         most = max(seconds.values())
@@ -74,7 +79,10 @@ class TimeBound:
         tails_s: tuple[np.ndarray, np.ndarray],
         step_s: np.ndarray,
     ) -> float:
-        """Seconds of a batch between two flushes: fill, work, drain, and the update at the first stage."""
+        """Seconds of a batch between two flushes.
+
+        They are warm-up, work, cool-down, and the update of the first stage.
+        """
         tail_s, anywhere_s = tails_s
         count = len(stages.runs)
         into_s, out_s, root = np.zeros(count), np.zeros(count), np.zeros(count, dtype=int)
@@ -97,7 +105,7 @@ class TimeBound:
                 else float((stages.batch_s / stages.widths)[own].sum())
             )
             if len(own) == 1:
-                # Another replica may be the busiest in the next batch: then only the all-reduce keeps them together.
+                # Another replica may be the busiest in the next batch. Then only the all-reduce keeps them together.
                 turns = stages.microbatches % len(choice.stages[own[0]].devices)
                 most = max(most, busy_s + float((anywhere_s if turns else tail_s)[own[0]]))
             if len({int(root[s]) for s in own}) == 1:
@@ -108,8 +116,10 @@ class TimeBound:
     def _tails(self, choice: Candidate, stages: Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Seconds after the last backward of every stage.
 
-        Until the end of the update on the backward's device, and on any replica (below 0 if gradients are complete
-        earlier); seconds of its all-reduces.
+        Returns:
+            - Until the end of the update on the device of that backward.
+            - Until the end of the update on any replica; below 0 if gradients are complete earlier.
+            - Duration of the stage's all-reduces.
         """
         tails, anywhere, rings = [], [], []
         for cut, run, factor in zip(choice.stages, stages.runs, stages.factors.tolist(), strict=True):
@@ -122,12 +132,12 @@ class TimeBound:
 
 
 def _step_s(cut: StageCut, run: LayerRun) -> float:
-    """Step seconds of one replica."""
+    """Seconds of the optimizer step on one replica."""
     return run.step_s / (cut.replicas if cut.sharded else 1)
 
 
 def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
-    """Seconds of each device, given those of its stages."""
+    """Sum the seconds of stages by device."""
     seconds: dict[int, float] = {}
     for cut, each in zip(choice.stages, stage_s.tolist(), strict=True):
         for device in cut.devices:
@@ -136,13 +146,16 @@ def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
 
 
 def _little_s(stages: Stages, waiting: Sequence[int], forth_s: np.ndarray, back_s: np.ndarray) -> float:
-    """Seconds of the microbatches in flight for one round trip; the smaller last microbatch is left out."""
+    """Lower bound by Little's law; the smaller last microbatch is left out.
+
+    The microbatches in flight on a stage last for one round trip to the last stage.
+    """
     share = (stages.microbatches - 1) // stages.widths
     return float((share / np.array(waiting) * _ways_s(stages, forth_s, back_s)).max())
 
 
 def _ways_s(stages: Stages, forth_s: np.ndarray, back_s: np.ndarray) -> np.ndarray:
-    """Least seconds from the begin of a microbatch's forward on each stage to the end of its backward there."""
+    """Least seconds from a microbatch's forward to the end of its backward, by stage."""
     count = len(stages.runs)
     ways = np.array([r.least_forward_s + r.least_backward_s for r in stages.runs]) * stages.factors
     for s in range(count - 2, -1, -1):

@@ -14,7 +14,7 @@ from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.predict import predict_choice, proven_peaks
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
-from tests.planning.mesh.test_layout import SERVERS, plane, source, untied
+from tests.planning.mesh.test_layout import SERVERS, layout_space, source, untied
 
 
 @pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
@@ -88,12 +88,12 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
 @pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
 def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
     """Of a uniform model: what the whole batch takes."""
-    plane = LayoutSpace(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
-    mesh = next(mesh for mesh in plane.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
+    layout_space = LayoutSpace(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
+    mesh = next(mesh for mesh in layout_space.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
     assert mesh.microbatches == 34
-    situation, choice = plane.choice(mesh, 68)
-    whole = predict_choice(situation, mesh.strategy, choice)
-    found = simulated(plane, mesh)
+    space, choice = layout_space.choice(mesh, 68)
+    whole = predict_choice(space, mesh.strategy, choice)
+    found = simulated(layout_space, mesh)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
     assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
 
@@ -104,16 +104,16 @@ def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
 @pytest.mark.thinned
 def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
     """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
-    own = plane(tensor, sequence_parallel=along, strategies=strategies)
+    own = layout_space(tensor, sequence_parallel=along, strategies=strategies)
     seen = 0
     for mesh in own.meshes(32):
         if mesh.depth == 1:
             continue
-        situation, choice = own.choice(mesh, 32)
+        space, choice = own.choice(mesh, 32)
         waiting = own.waiting_bytes(mesh)
         most = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
-        held = predict_choice(situation, mesh.strategy, choice).peak_memory_bytes
-        for group, size in proven_peaks(situation, mesh.strategy, choice).items():
+        held = predict_choice(space, mesh.strategy, choice).peak_memory_bytes
+        for group, size in proven_peaks(space, mesh.strategy, choice).items():
             assert size <= held[group] + most[group], (mesh, group)
             seen += size > held[group]
     assert seen

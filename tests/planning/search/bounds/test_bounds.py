@@ -22,10 +22,10 @@ from tests.planning.helpers.situations import clusters, profiles
 from tests.tiers import examples
 
 
-def supported(situation: SearchSpace, name: str, bounds: Bounds, choice: Candidate) -> bool:
+def supported(space: SearchSpace, name: str, bounds: Bounds, choice: Candidate) -> bool:
     """Whether the strategy takes the choice."""
     options = complete(name, choice.options)
-    microbatches = -(-situation.batch_size // choice.microbatch_size)
+    microbatches = -(-space.batch_size // choice.microbatch_size)
     return strategy(name).supports(bounds.shapes(choice), microbatches, options) is None
 
 
@@ -36,15 +36,15 @@ def test_a_bound_is_never_above_the_simulation(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
     """Seconds and bytes, for every strategy's choices with their thriftier forms, on every kind of cluster."""
-    situation = SearchSpace(profile, cluster, batch_size)
-    bounds = Bounds(situation)
+    space = SearchSpace(profile, cluster, batch_size)
+    bounds = Bounds(space)
     try:
-        offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
+        offered = [c for one in strategy(name).choices(space) for c in (one, *one.thriftier)]
     except RefusedError:
         return
-    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    offered = [choice for choice in offered if supported(space, name, bounds, choice)]
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=6)) if offered else ():
-        found = predict_choice(situation, name, choice)
+        found = predict_choice(space, name, choice)
         said = bounds.seconds(name, bounds.shapes(choice), choice)
         # The pace of an asynchronous program is read off few periods, between which shared cores may be ahead: 1.3 % was seen, where
         # four stages share one core.
@@ -65,8 +65,8 @@ def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
     profile = replace(profile, tensors=tuple(replace(one, gradient=False) for one in profile.tensors))
     cluster = Cluster("machine", (Level("cores", 3, 1e8, shared=True),), "cpu-core", sender_copies=copies)
     choice = Candidate((StageCut((0,), (0, 1)), StageCut((1,), (2,))), 1, 16)
-    situation = SearchSpace(profile, cluster, 16)
-    bounds, found = Bounds(situation), predict_choice(situation, "flush", choice)
+    space = SearchSpace(profile, cluster, 16)
+    bounds, found = Bounds(space), predict_choice(space, "flush", choice)
     assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
     assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other
 
@@ -76,13 +76,13 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
     slow = OverlapModel(1.0, 0.0, Rate(1e7, 0.0, 0.0), Rate(1e7, 0.0, 0.0), 0.0, 2)
     known = Level("server", 2, 1e10, overlap=slow, reduce_scatter=1.5, all_gather=0.5)
     profile = chain(2, forward_s=1e-3, backward_s=1e-3, microbatch_sizes=(1,), device_type="cpu-core")
-    situation = SearchSpace(profile, Cluster("known", (known,), "cpu-core"), 2)
+    space = SearchSpace(profile, Cluster("known", (known,), "cpu-core"), 2)
     whole = Candidate((StageCut((0, 1), (0, 1), buckets=((1, 0),)),), 1, 2)
     divided = shared(whole)
     assert divided is not None
-    bounds = Bounds(situation)
+    bounds = Bounds(space)
     for choice, least_s in ((whole, 0.8), (divided, 1.6)):
-        found = predict_choice(situation, "data_parallel", choice).iteration_s
+        found = predict_choice(space, "data_parallel", choice).iteration_s
         assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)
 
 
@@ -96,15 +96,11 @@ def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
         replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
         for level in cluster.levels
     )
-    situation = SearchSpace(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
+    space = SearchSpace(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
     name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe", "fully_sharded")))
-    situation = (
-        situation
-        if name == "fully_sharded"
-        else replace(situation, shard=data.draw(st.sampled_from((None, "optimizer"))))
-    )
-    bounds, offered = Bounds(situation), list(strategy(name).choices(situation))
-    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    space = space if name == "fully_sharded" else replace(space, shard=data.draw(st.sampled_from((None, "optimizer"))))
+    bounds, offered = Bounds(space), list(strategy(name).choices(space))
+    offered = [choice for choice in offered if supported(space, name, bounds, choice)]
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
         stages = []
         for cut in choice.stages:
@@ -113,8 +109,8 @@ def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
             buckets = tuple(layers[a:b] for a, b in pairwise(ends))
             threads = tuple(data.draw(st.sampled_from((1, 16, 256))) for _ in buckets)
             if len(cut.devices) > 1:
-                known = situation.cluster.levels[situation.cluster.level_of(cut.devices)].overlap
+                known = space.cluster.levels[space.cluster.level_of(cut.devices)].overlap
                 cut = replace(cut, buckets=buckets, threads=threads if known and not cut.sharded else ())
             stages.append(cut)
-        found = predict_choice(situation, name, replace(choice, stages=tuple(stages)))
+        found = predict_choice(space, name, replace(choice, stages=tuple(stages)))
         assert bounds.seconds(name, bounds.shapes(choice), choice) <= found.iteration_s * (1 + 1e-9)
