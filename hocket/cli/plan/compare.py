@@ -57,7 +57,7 @@ def compare(
         ]
         print_table(title, columns, rows, right=range(1, len(columns)))
 
-    table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
+    table("prediction and measurement", (found.update, *found.kinds), in_seconds, means=True)
     if found.parts is not None:
         print_parts(found.parts)
     table("single instructions that differ most", found.largest, in_seconds)

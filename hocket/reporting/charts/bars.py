@@ -64,7 +64,7 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
         if room >= 34:
             parts.append(text(x + bar / 2, min(y, bottom) - 4, f"{busy:.0%}", "value", "middle"))
     desc = "Shares of the window by device; the rest of each bar is idle."
-    return svg(WIDTH, bottom + 20, parts, "What compute lanes spend their time on", desc)
+    return svg(WIDTH, bottom + 20, parts, "Use of compute lanes' time", desc)
 
 
 def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:

@@ -67,7 +67,7 @@ def _of_jobs(runs: Sequence[Drawn], end_s: float, workers: float) -> Allocations
     for name, run, edges_s, (held, worth) in drawn:
         order = sorted(range(len(run.records)), key=lambda k: (entities.index(run.records[k].job.entity), k))
         pair = []
-        for title, values, top in (("workers held", held, tops[0]), ("what they are worth", worth, tops[1])):
+        for title, values, top in (("workers held", held, tops[0]), ("value of the workers", worth, tops[1])):
             items = [_band(run, k, values[k], looks, place, edges_s) for place, k in enumerate(order)]
             up = height_axis(top, "workers" if title == "workers held" else "average workers")
             about = f"Allocation under {name}: {title}"

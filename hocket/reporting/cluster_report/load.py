@@ -141,7 +141,7 @@ def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
         if not (isfinite(rate) and rate > 0):
             raise InputError(f"rows.{k}: rate", str(rate), "jobs an hour, > 0")
         if jct_s < 0 or isinf(jct_s):
-            raise InputError(f"rows.{k}: average JCT", str(jct_s), "seconds, >= 0, or nan where nothing is finished")
+            raise InputError(f"rows.{k}: average JCT", str(jct_s), "seconds, >= 0, or nan if no job finished")
         found.setdefault(name, {}).setdefault(rate, []).append(jct_s)
     return found
 

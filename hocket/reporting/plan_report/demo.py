@@ -87,7 +87,7 @@ def demo_html(
     plan = fastest.plan if fastest else None
     return render(
         "demo.html",
-        title="Hocket demo: prediction beside measurement",
+        title="Hocket demo: prediction and measurement",
         rows=[(row is best, _cells(row)) for row in rows],
         tiles=_tiles(rows, losses, best),
         bars=paired_bars(

@@ -235,7 +235,7 @@ def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
         ("Instructions that differ most", found.largest, show_time),
     )
     columns = ("what", "predicted", "measured", "error", "times")
-    tables = [("Why an update took longer or less", why)] if why is not None else []
+    tables = [("Why an update took more or less time", why)] if why is not None else []
     for name, rows, show in parts:
         cells = tuple(
             (

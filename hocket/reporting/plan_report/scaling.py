@@ -113,7 +113,7 @@ def chart(
     parts = lattice(across, up)
     if linear:
         path = through((across.at(x), up.at(y)) for x, y in linear)
-        parts.append(f'<path class="limit" d="{path}"><title>twice as quick on twice as many</title></path>')
+        parts.append(f'<path class="limit" d="{path}"><title>linear speedup</title></path>')
     told = []
     for name, look, points in lines:
         places = [(across.at(x), up.at(y)) for x, y in points]

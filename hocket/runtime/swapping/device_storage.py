@@ -124,7 +124,7 @@ class Storages:
         """
         for extent in extents:
             if not extent.storage.resizable():
-                raise InternalError("memory that is not this device's own cannot be swapped")
+                raise InternalError("memory that this device did not allocate cannot be swapped")
             self._resize(extent, self._of(extent), 0)
 
     def of(self, held: SwappedValue) -> dict[int, DeviceStorage]:

@@ -62,7 +62,7 @@ class Extent:
         """
         found = self.reference()
         if found is None:
-            raise InternalError("memory is asked for that nobody holds any more")
+            raise InternalError("the storage of an extent was destroyed")
         return found
 
 

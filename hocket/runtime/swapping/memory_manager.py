@@ -101,7 +101,7 @@ class MemoryManager:
         assert held.buffer is not None
         found = tuple(on_host(tensor, held.extents, held.buffer) for tensor in held.thing)
         if any(tensor is None for tensor in found):
-            raise InternalError(f"{held.value} is sent from the host, and not all of it is there")
+            raise InternalError(f"{held.value} is sent from the host, but parts of it are missing")
         return tuple(tensor for tensor in found if tensor is not None)
 
     def left(self, value: Value, sending: bool = False) -> None:
@@ -246,7 +246,7 @@ class MemoryManager:
                     found = on_host(tensor, held.extents, held.buffer)
                     if found is not None:
                         return found
-        raise InternalError("a tensor without memory that is in no value on the host")
+        raise InternalError("a tensor has neither device memory nor a host copy")
 
     def state(self, value: Value) -> ValueState:
         """State of a value; DROPPED if it has no copy, or never existed."""

@@ -79,7 +79,7 @@ class SwappedValue:
             InternalError: the change is not legal.
         """
         if state not in _NEXT[self.state] or (state is ValueState.INCOMING and self.inherited):
-            why = ", and a later value lies in its memory" if self.inherited else ""
+            why = ", and a later value uses its memory" if self.inherited else ""
             raise InternalError(f"{self.value} is {self.state}{why}: it cannot be {state}")
         self.state = state
 

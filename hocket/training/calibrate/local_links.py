@@ -226,7 +226,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--cores", default="", help="to stay on")
-    parser.add_argument("--shared", type=int, help="cores of the machine, where the workers need more")
+    parser.add_argument("--shared", type=int, help="cores of the machine, if the workers need more")
     given = parser.parse_args(arguments)
     stay_on(tuple(map(int, given.cores.split(","))) if given.cores else None)
     torch.set_num_threads(given.threads)

@@ -180,7 +180,7 @@ class _Together:
         self._news.append(event)
 
     def finish(self) -> None:
-        """Wait until the first worker has all last reports and nobody needs the store.
+        """Wait until the first worker has all last reports and no worker needs the store.
 
         The first worker may host the store.
 

@@ -115,4 +115,4 @@ def test_every_face_tells_the_same(
         assert f"Predicted: excerpt, {excerpt}: iteration" in report
         assert f"Predicted, excerpt, {excerpt}" in report
         assert f"The drawing and its table are of an excerpt, {excerpt}" in report
-        assert f"of an excerpt, {excerpt}; over an iteration of the plan devices compute" in report
+        assert f"shows an excerpt, {excerpt}; over an iteration of the plan devices compute" in report

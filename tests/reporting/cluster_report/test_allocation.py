@@ -48,7 +48,7 @@ def test_few_jobs_have_bands_in_the_colours_of_their_entities() -> None:
     assert found.jobs
     ((name, drawings),) = found.rows
     assert name == "p"
-    assert [title for title, _ in drawings] == ["workers held", "what they are worth"]
+    assert [title for title, _ in drawings] == ["workers held", "value of the workers"]
     for _, drawing in drawings:
         assert {e.get("fill") for e in shapes(drawing)} == {area_look(0).colour, area_look(1).colour}
     assert "red" in found.legend

@@ -107,7 +107,7 @@ def test_the_parts_of_an_error_are_a_table() -> None:
     """Pace, waits and model with the seconds that each adds, and their sum."""
     parts = Parts(1.1, "instructions", 1.0, 2.0, 1.5)
     found = Comparison(ComparedFigure("update", 1.0, 2.0), (), (), (), 0, 0, parts=parts)
-    rows = dict(facts.difference_tables(found))["Why an update took longer or less"].rows
+    rows = dict(facts.difference_tables(found))["Why an update took more or less time"].rows
     assert [row[1:] for row in rows] == [
         ("100 ms", "-5.0%"), ("500 ms", "-25.0%"), ("400 ms", "-20.0%"), ("1 s", "-50.0%"),
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from hocket.reporting.plan_report.overlaps import overlaps
 from hocket.simulation.summary import Summary
 from tests.reporting.helpers import documents
 
-HEADING = "The backward pass with and without overlap"
+HEADING = "Backward with and without overlap"
 
 
 @cache
@@ -111,7 +111,7 @@ def test_the_page_has_it_where_gradients_are_summed(predicted: Callable[..., Any
     text = " ".join(" ".join(documents.check(page).text).split())
     for words in (
         HEADING,
-        "(the same program, simulated so)",
+        "as simulated if none begins before the backward has ended",
         "are gained",
         "gradients there",
         "all-reduce of each bucket",

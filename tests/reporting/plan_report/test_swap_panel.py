@@ -36,10 +36,10 @@ def test_a_plan_that_swaps() -> None:
             PlanResults(plan, trace, summary), swapped=host_course_of(plan, MODEL), largest=None if swaps else depths
         )
         text = " ".join(documents.check(page).text)
-        assert ("Memory of hosts, and values on their way" in text) == swaps
+        assert ("Memory of hosts, and values in transfer" in text) == swaps
         assert ("swaps to the host: policy next_use, within 476.84 MiB of each device" in text) == swaps
-        assert page.count("on its host, at most") == page.count("on its way, at most") == 2 * swaps
-        assert ("How deep a model" in text) == ("Here a block: 1 layer." in text) == (not swaps)
+        assert page.count("on its host, at most") == page.count("in transfer, at most") == 2 * swaps
+        assert ("Deepest model" in text) == ("Here a block: 1 layer." in text) == (not swaps)
 
 
 def test_the_deepest_models() -> None:

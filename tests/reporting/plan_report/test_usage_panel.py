@@ -93,7 +93,7 @@ def test_the_drawing_is_what_was_counted() -> None:
     page = report_html(PlanResults(WAVES, trace, summary, real), courses=courses(WAVES, PROFILE, trace))
     text = " ".join(documents.check(page).text)
     assert "Memory and compute over one iteration, predicted and measured" in text
-    assert "What one wave leaves of a device others fill." in text
+    assert "Waves use the memory and compute that other waves leave idle." in text
 
 
 def test_many_devices_are_counted_and_not_drawn() -> None:
