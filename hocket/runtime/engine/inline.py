@@ -207,10 +207,10 @@ class Interpreter:
         place = f"device {instruction.device}: {instruction.name}"
         for value in instruction.writes:
             if value in store:
-                raise ProgramError(place, f"writes {value}, which is there already", "a new value")
+                raise ProgramError(place, f"writes {value}, which exists already", "a new value")
         for value in instruction.frees:
             if value not in store:
-                raise ProgramError(place, f"frees {value}, which is not there", "a value that is there")
+                raise ProgramError(place, f"frees {value}, which does not exist", "an existing value")
 
     def _free(self, instruction: Instruction) -> None:
         self.devices[instruction.device].free(instruction, self.stores[instruction.device])

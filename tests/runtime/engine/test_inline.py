@@ -326,7 +326,7 @@ def test_an_instruction_twice_is_refused(kind):
     compute = lanes[(0, COMPUTE)]
     at = next(k for k, i in enumerate(compute) if i.kind is kind)
     compute.insert(at + 1, compute[at])
-    with pytest.raises(ProgramError, match=r"there already|waits for"):
+    with pytest.raises(ProgramError, match=r"exists already|waits for"):
         run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
 
 

@@ -115,9 +115,9 @@ class Groups:
         if self._nccl:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
         if (most := max(threads)) > MAX_CPU_THREADS:
-            hint = "More are never quicker on a processor."
+            hint = "More are never faster on a CPU."
             raise InputError(
-                "threads", f"{most} threads for a bucket", f"at most {MAX_CPU_THREADS} on a processor", hint
+                "threads", f"{most} threads for a bucket", f"at most {MAX_CPU_THREADS} on a CPU", hint
             )
         groups = [self._made(devices) for _ in range(max(1, most))]
         return {count: groups[: max(1, count)] for count in sorted(threads)}
