@@ -24,6 +24,7 @@ from hocket.simulation.background.background import background_of, collocate
 from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
 from hocket.strategies.base.search_space import SearchSpace, cut
+from hocket.strategies.burst.constraints import BurstLimits
 from hocket.strategies.burst.planner import plan_burst
 
 GPUS, REPEATS = 8, 12
@@ -101,7 +102,10 @@ class Bench:
 
     def _burst(self, limit: float | None) -> SimulationResult:
         """The fastest burst-parallel plan under a limit; data parallelism where that is what it is."""
-        runs = [(run.layers, run.devices) for run in plan_burst(self.profile, cluster(GPUS), self.batch, limit).runs]
+        runs = [
+            (run.layers, run.devices)
+            for run in plan_burst(self.profile, cluster(GPUS), self.batch, BurstLimits(limit)).runs
+        ]
         return self.parallel(GPUS) if len(runs) == 1 and len(runs[0][1]) == GPUS else self._run("burst_parallel", runs)
 
     def _job(self, size: int) -> Background:

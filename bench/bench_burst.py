@@ -28,7 +28,8 @@ from hocket.profiling.readers import deeppool
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
-from hocket.strategies.burst.planner import BurstPlan, plan_burst
+from hocket.strategies.burst.constraints import BurstLimits
+from hocket.strategies.burst.planner import BurstPlan, DeviceCounts, plan_burst, plan_printed
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
 MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}
@@ -54,12 +55,12 @@ def cluster(gpus: int) -> Cluster:
     return Cluster("a100s", (level,), "a100-40gb")
 
 
-def timed(row: dict[str, Any], runs: int, **options: Any) -> tuple[float, BurstPlan]:
+def timed(row: dict[str, Any], runs: int) -> tuple[float, BurstPlan]:
     """Least processor time of some searches, and the plan."""
     least, plan = float("inf"), None
     for _ in range(runs):
         start = time.process_time()
-        plan = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], limit_of(row), **options)
+        plan = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], BurstLimits(limit_of(row)))
         least = min(least, time.process_time() - start)
     assert plan is not None
     return least, plan
@@ -100,7 +101,7 @@ class Compared:
 def compared(row: dict[str, Any]) -> Compared:
     """Both plans of one row."""
     job, where, batch, limit = profile(row["model"]), cluster(row["gpus"]), row["batch"], limit_of(row)
-    ours = plan_burst(job, where, batch, limit)
+    ours = plan_burst(job, where, batch, BurstLimits(limit))
     faults = []
     if row["missing_profile_entries"]:
         free = "filled from the nearest size" if row["pad"] else "free"
@@ -108,7 +109,13 @@ def compared(row: dict[str, Any]) -> Compared:
     if row["max_gpus"] > row["gpus"]:
         faults.append(f"{row['max_gpus']} GPUs of {row['gpus']}")
     try:
-        theirs = plan_burst(job, where, batch, None, only=dict(enumerate(row["layer_gpus"])), memory_bytes=float("inf"))
+        theirs = plan_burst(
+            job,
+            where,
+            batch,
+            BurstLimits(None, memory_bytes=float("inf")),
+            DeviceCounts(only=dict(enumerate(row["layer_gpus"]))),
+        )
     except InputError as error:
         return Compared(row, ours, None, None, (*faults, str(error)))
     if theirs.peak_bytes > where.capacity_bytes(0):
@@ -117,7 +124,7 @@ def compared(row: dict[str, Any]) -> Compared:
     same = None
     if limit is not None and worst > limit * (1 + EPSILON):
         faults.append(f"a layer at {worst:.3g}")
-        same = plan_burst(job, where, batch, worst)
+        same = plan_burst(job, where, batch, BurstLimits(worst))
     if ours.iteration_s > ours.data_parallel_s * (1 + EPSILON):
         assert any("slower than data parallelism" in remark for remark in ours.remarks)
     return Compared(row, ours, theirs, same, tuple(faults))
@@ -179,8 +186,8 @@ def printed(models: list[str]) -> None:
     for row in answers(models):
         if row["pad"] or row["lim"] == NO_LIMIT or row["batch"] != row["gpus"]:
             continue
-        exact = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], row["lim"])
-        greedy = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], row["lim"], way="printed")
+        exact = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], BurstLimits(row["lim"]))
+        greedy = plan_printed(profile(row["model"]), cluster(row["gpus"]), row["batch"], row["lim"])
         above = [one.amplification for one in greedy.layers if one.amplification > row["lim"] * (1 + EPSILON)]
         worst = f"{len(above)}, {max(above):.1f}" if above else "none"
         print(
@@ -197,9 +204,9 @@ def whole(models: list[str]) -> None:
     for model in models:
         for gpus in (64, 1024):
             for limit in (1.5, 2.0, 4.0):
-                every = plan_burst(profile(model), cluster(gpus), gpus, limit)
+                every = plan_burst(profile(model), cluster(gpus), gpus, BurstLimits(limit))
                 start = time.process_time()
-                plan = plan_burst(profile(model), cluster(gpus), gpus, None, whole_limit=limit)
+                plan = plan_burst(profile(model), cluster(gpus), gpus, BurstLimits(None, limit))
                 took = time.process_time() - start
                 both = "".join(
                     f"{one.iteration_s * 1e3:>11.2f} ms, {one.amplification:>4.2f} x" for one in (every, plan)
@@ -215,7 +222,7 @@ def simulated(models: list[str]) -> None:
     for row in answers([model for model in models if model != "inception_v3"]):
         if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
             continue
-        plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], limit_of(row))
+        plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], BurstLimits(limit_of(row)))
         situation = SearchSpace(profile(row["model"]), cluster(8), row["batch"])
         microbatches = lcm(*(len(run.devices) for run in plan.runs))
         stages = tuple(
@@ -240,7 +247,7 @@ def searched(models: list[str]) -> None:
         job, where = profile(model), cluster(8)
         for limit in (1.0, 1.1, 1.25, 1.5, 2.0, float("inf")):
             found = search(job, where, PlanRequest(32, amplification_limit=limit))
-            best, every = found.best, plan_burst(job, where, 32, limit, bucket_bytes=DEFAULT_BUCKET_BYTES)
+            best, every = found.best, plan_burst(job, where, 32, BurstLimits(limit), bucket_bytes=DEFAULT_BUCKET_BYTES)
             figures = f"{best.amplification:>9.2f}{best.iteration_s * 1e3:>9.2f} ms{every.iteration_s * 1e3:>10.2f} ms"
             print(f"{model:14}{limit:>7g}{figures}  {best.label}, {found.considered:,}, {found.search_s:.1f} s")
 

@@ -12,7 +12,6 @@ import math
 import sys
 import time
 from dataclasses import replace
-from typing import Any
 
 from bench import pipedream_reference as reference
 from hocket.hardware.cluster import Cluster
@@ -21,28 +20,31 @@ from hocket.profiling.profile import ModelProfile
 from hocket.strategies.pipedream_partition import buffers, memory, topology
 from hocket.strategies.pipedream_partition.cost import Sync, evaluate
 from hocket.strategies.pipedream_partition.cuts import cuts
-from hocket.strategies.pipedream_partition.memory import pipeline_bytes
+from hocket.strategies.pipedream_partition.level import PartitionOptions
+from hocket.strategies.pipedream_partition.memory import MemoryRule, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import Partition, partition
 
 MODELS = ("alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "squeezenet1_0", "gnmt", "inception_v3")
-OPTIONS: dict[str, dict[str, Any]] = {
-    "acr1": {},
-    "acr1_fewer": {},
-    "acr1_straight": {"replicate": False},
-    "acr1_mem16": {"memory_bytes": 16e9},
-    "noact": {},
+OPTIONS = {
+    "acr1": PartitionOptions(),
+    "acr1_fewer": PartitionOptions(),
+    "acr1_straight": PartitionOptions(replicate=False),
+    "acr1_mem16": PartitionOptions(MemoryRule((16e9,) * 16)),
+    "noact": PartitionOptions(),
 }
 
 
-def best_of(runs: int, profile: ModelProfile, cluster: Cluster, size: int, **options: Any) -> tuple[float, Partition]:
+def best_of(
+    runs: int, profile: ModelProfile, cluster: Cluster, size: int, options: PartitionOptions
+) -> tuple[float, Partition]:
     """Least processor time of several runs, each as if it were the first: nothing is kept from one to the next."""
-    least, result = float("inf"), partition(profile, cluster, size, **options)
+    least, result = float("inf"), partition(profile, cluster, size, options)
     for _ in range(runs):
         for kept in (topology.topology, topology._runs, memory._flights):
             kept.cache_clear()
         fresh = replace(profile)
         start = time.process_time()
-        result = partition(fresh, cluster, size, **options)
+        result = partition(fresh, cluster, size, options)
         least = min(least, time.process_time() - start)
     return least, result
 
@@ -73,7 +75,7 @@ def table() -> None:
         profile, cluster = reference.profile(model), reference.CLUSTERS[name]
         for size in sorted({profile.microbatch_sizes[0], paper_batch}):
             for sync in SYNCS:
-                ours = partition(profile, cluster, size, sync=sync)
+                ours = partition(profile, cluster, size, PartitionOptions(sync=sync))
                 everything = (tuple(range(len(profile.layers))), tuple(range(cluster.devices)))
                 plain_s = evaluate(profile, cluster, size, [everything], sync=sync).bottleneck_s
                 print(
@@ -85,7 +87,7 @@ def table() -> None:
 def _theirs(profile: ModelProfile, cluster: Cluster, size: int, sync: Sync, config: str) -> str:
     """The best pipeline of a configuration, and its slowest terms."""
     if config == "straight":
-        best = partition(profile, cluster, size, sync=sync, replicate=False).costs
+        best = partition(profile, cluster, size, PartitionOptions(sync=sync, replicate=False)).costs
     else:
         places = cuts(profile, size)
         last, devices = len(places.masks) - 1, cluster.devices
@@ -120,7 +122,7 @@ def main() -> None:
         return
     buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # compiled from the first call on
     start = time.perf_counter()
-    partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, replicate=False)
+    partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, PartitionOptions(replicate=False))
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")
     head = ("model", "cluster", "variant", "ours", "reference", "ratio", "ours", "reference", "ours", "reference")
     print("{:14}{:8}{:14}{:>10}{:>11}{:>9}{:>11}{:>11}  {:22}{}".format(*head))
@@ -134,7 +136,7 @@ def main() -> None:
                 row = published.get((model, name, variant))
                 if variant != "acr1" and (row is None or not chosen.variants):
                     continue
-                process_s, ours = best_of(chosen.runs, profile, cluster, size, sync=chosen.sync, **options)
+                process_s, ours = best_of(chosen.runs, profile, cluster, size, replace(options, sync=chosen.sync))
                 columns = [
                     model,
                     name,
@@ -153,13 +155,13 @@ def main() -> None:
                         theirs = evaluate(profile, cluster, size, stages, sync=chosen.sync)
                         columns[7] = f"{theirs.bottleneck_s * 1e3:.3f} ms"
                         config = "-".join(str(len(devices)) for _, devices in stages)
-                        limit = options.get("memory_bytes", math.inf)
+                        limit = max(options.rule.capacity_bytes, default=math.inf)
                         config += " !" if max(pipeline_bytes(profile, size, stages)) > limit else ""
                 print("{:14}{:8}{:14}{:>10}{:>11}{:>9}{:>11}{:>11}  {:22}{}".format(*columns, ours.config, config))
     for count in (12, 18, 24):
         profile = synthetic.cells(count)
         for name in ("A4x4", "B2x8"):
-            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, sync=chosen.sync)
+            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, PartitionOptions(sync=chosen.sync))
             print(
                 f"{profile.name:18}{name:6}{len(profile.layers)} layers, {ours.cuts} cuts: {process_s * 1e3:.0f} ms, "
                 f"{ours.bottleneck_s * 1e3:.3f} ms, {ours.config}"

@@ -18,6 +18,8 @@ from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.pipedream_partition.cost import evaluate, journeys, owners
 from hocket.strategies.pipedream_partition.cuts import cuts as cuts_of
+from hocket.strategies.pipedream_partition.level import PartitionOptions
+from hocket.strategies.pipedream_partition.memory import MemoryRule
 from hocket.strategies.pipedream_partition.partition import partition
 
 A = reference.CLUSTERS["A1x4"]
@@ -46,7 +48,8 @@ def straight(profile: ModelProfile, size: int, memory_bytes: float | None = None
     Raises:
         RefusedError: no four stages fit into so much memory a device.
     """
-    found = partition(profile, A, size, replicate=False, exact_devices=True, memory_bytes=memory_bytes)
+    rule = MemoryRule(() if memory_bytes is None else (memory_bytes,) * A.devices)
+    found = partition(profile, A, size, PartitionOptions(rule, replicate=False, exact_devices=True))
     return tuple((tuple(layers), tuple(devices)) for layers, devices in found.stages)
 
 
@@ -99,7 +102,7 @@ def two_stages(profile: ModelProfile, size: int) -> Iterator[Stages]:
 
 def best_other(profile: ModelProfile, size: int) -> Stages:
     """The fastest of two stages with replicas, four without, and the partitioner's, if it has several."""
-    found = partition(profile, A, size, sync="ring", exact_devices=True, data_parallel_within=0.0)
+    found = partition(profile, A, size, PartitionOptions(sync="ring", exact_devices=True, data_parallel_within=0.0))
     known = (straight(profile, size), tuple((tuple(layers), tuple(devices)) for layers, devices in found.stages))
     candidates = [*(one for one in known if len(one) > 1), *two_stages(profile, size)]
     return min(candidates, key=lambda stages: evaluate(profile, A, size, stages, sync="ring").bottleneck_s)

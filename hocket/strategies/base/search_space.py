@@ -268,20 +268,22 @@ def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
     If the period of the best plan is too long (`MAX_FORWARDS`), the best plan with fewer stages follows.
     """
     from hocket.strategies.pipedream_partition.cuts import cuts
+    from hocket.strategies.pipedream_partition.level import PartitionOptions
+    from hocket.strategies.pipedream_partition.memory import MemoryRule
     from hocket.strategies.pipedream_partition.partition import partition
 
     readings: tuple[Sync, ...] = ("paper", "ring")
     profile, cluster = situation.profile, situation.cluster
-    capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
+    capacity = MemoryRule(tuple(cluster.capacity_bytes(d) for d in range(cluster.devices)))
     seen = set()
     for size in situation.sizes:
         places = cuts(profile, size)
-        for sync, replicate, limit in product(readings, (True, False), (None, capacity)):
-            options: dict[str, Any] = {"sync": sync, "replicate": replicate, "memory_bytes": limit}
+        for sync, replicate, rule in product(readings, (True, False), (MemoryRule(), capacity)):
             most: int | None = None
             while most is None or most >= 1:
+                options = PartitionOptions(rule, replicate, max_stages=most, sync=sync)
                 try:
-                    found = partition(profile, cluster, size, **options, max_stages=most, places=places)
+                    found = partition(profile, cluster, size, options, places)
                 except RefusedError:
                     break  # no plan fits at this size; other sizes may fit
                 stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)

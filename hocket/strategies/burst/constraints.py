@@ -5,6 +5,7 @@ plan without the last two limits is found first, and nearly always keeps them.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -18,6 +19,43 @@ from hocket.strategies.burst.pareto import ParetoStep, fastest_within
 from hocket.strategies.burst.placement import Placed, placed
 from hocket.strategies.burst.search import SLACK, BurstSearch
 from hocket.util.units import show_bytes
+
+
+@dataclass(frozen=True)
+class BurstLimits:
+    """Limits of a burst-parallel plan.
+
+    Attributes:
+        amplification_limit: maximum of every layer's GPU-seconds, transfers and synchronisation included, over its
+            seconds on one device; None for no limit.
+        whole_limit: the same for the iteration; the plan may then not be the fastest for a model with branches.
+        memory_bytes: memory of one device; None for the cluster's.
+
+    Raises:
+        InputError: an amplification below 1, or no memory.
+    """
+
+    amplification_limit: float | None = 2.0
+    whole_limit: float | None = None
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is not None and not self.memory_bytes > 0:
+            raise InputError("memory_bytes", str(self.memory_bytes), "> 0")
+        limits = ("amplification_limit", self.amplification_limit), ("whole_limit", self.whole_limit)
+        for name, value in limits:
+            if value is not None and not value >= 1:
+                raise InputError(name, str(value), ">= 1 (a layer on one device has 1)", "Leave it out for no limit.")
+
+    @property
+    def of_layer(self) -> float:
+        """Maximum amplification of every layer; infinite for no limit."""
+        return inf if self.amplification_limit is None else self.amplification_limit
+
+    @property
+    def of_whole(self) -> float:
+        """Maximum amplification of the iteration; infinite for no limit."""
+        return inf if self.whole_limit is None else self.whole_limit
 
 
 class ConstrainedCounts:

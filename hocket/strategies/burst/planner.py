@@ -4,24 +4,21 @@ Source: Park et al., "Efficient strong scaling through burst parallel training" 
 printed algorithm and the exact search differ: docs/explanation/deeppool.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from math import inf
-from typing import Literal
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.burst.algorithm1 import search_linear
-from hocket.strategies.burst.constraints import ConstrainedCounts, fastest_kept, gpu_s, peak_bytes
+from hocket.strategies.burst.constraints import BurstLimits, ConstrainedCounts, fastest_kept, gpu_s, peak_bytes
 from hocket.strategies.burst.costs import BurstCosts
 from hocket.strategies.burst.graph import BurstGraph, graph_of
 from hocket.strategies.burst.redistribution import device_order
 from hocket.strategies.burst.search import SLACK, BurstSearch
 from hocket.util.units import show_count, show_seconds
-
-Way = Literal["exact", "printed"]
 
 
 @dataclass(frozen=True)
@@ -80,93 +77,91 @@ class BurstPlan:
         return tuple(BurstRun(tuple(layers), devices) for devices, layers in groups)
 
 
+@dataclass(frozen=True)
+class DeviceCounts:
+    """Numbers of devices that a layer may have.
+
+    Attributes:
+        powers_of_two: True for 1, 2, 4, ... devices; False for any number.
+        counts: possible numbers of devices, instead of `powers_of_two`; 1 is added.
+        least: smallest number of devices (for profiles of small shares); the only one if all possible numbers are less.
+        only: fixed number of devices of some layers, by index in the profile.
+    """
+
+    powers_of_two: bool = True
+    counts: tuple[int, ...] | None = None
+    least: int = 1
+    only: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, cluster: Cluster, batch_size: int) -> tuple[int, ...]:
+        """Possible numbers of devices for a batch on a cluster, ascending.
+
+        Raises:
+            InputError: a number above the devices of the cluster or the samples of the batch.
+        """
+        most, fixed = _most(cluster, batch_size), self.only.values()
+        if not 1 <= self.least <= most:
+            raise InputError("least", str(self.least), f"1 to {most}")
+        for place, given in (("counts", self.counts or ()), ("only", fixed)):
+            for count in given:
+                if not 1 <= count <= most:
+                    there = f"{show_count(cluster.devices, 'device')} and {show_count(batch_size, 'sample')}"
+                    raise InputError(place, str(count), f"1 to {most}: there are {there}")
+        if self.counts is not None:
+            free: Iterable[int] = (1, *self.counts)
+        else:
+            free = (2**k for k in range(most.bit_length())) if self.powers_of_two else range(1, most + 1)
+        numbers = sorted({*free, *fixed})
+        return tuple(number for number in numbers if number >= self.least or number in fixed) or (self.least,)
+
+
 def plan_burst(
     profile: ModelProfile,
     cluster: Cluster,
     batch_size: int,
-    amplification_limit: float | None = 2.0,
-    *,
-    whole_limit: float | None = None,
-    powers_of_two: bool = True,
-    counts: Sequence[int] | None = None,
-    least: int = 1,
-    memory_bytes: float | None = None,
+    limits: BurstLimits | None = None,
+    counts: DeviceCounts | None = None,
     bucket_bytes: float = 0.0,
-    way: Way = "exact",
-    only: Mapping[int, int] | None = None,
 ) -> BurstPlan:
     """Find the fastest numbers of devices for the layers of a job.
 
     Arguments:
-        amplification_limit: maximum of every layer's GPU-seconds, transfers and synchronisation included, over its
-            seconds on one device; None for no limit.
-        whole_limit: the same for the iteration; the plan may then not be the fastest for a model with branches.
-        powers_of_two: True for 1, 2, 4, ... devices; False for any number.
-        counts: possible numbers of devices, instead of `powers_of_two`; 1 is added.
-        least: smallest number of devices (for profiles of small shares); the only one if all possible numbers are less.
-        memory_bytes: memory of one device; by default the cluster's.
         bucket_bytes: size of a gradient bucket, so that a layer pays only its share of an all-reduce's latency; 0 for
             an all-reduce of every layer, as in the paper.
-        way: "printed" for the paper's Algorithm 1 to the letter, which ignores limits of memory and of the iteration.
-        only: fixed number of devices of some layers.
 
     Raises:
         InputError: an argument is invalid, or no plan keeps the limits; the message says why.
     """
-    _check(batch_size, amplification_limit, whole_limit, memory_bytes, bucket_bytes)
-    if not 1 <= least <= _most(cluster, batch_size):
-        raise InputError("least", str(least), f"1 to {_most(cluster, batch_size)}")
-    limit = inf if amplification_limit is None else amplification_limit
-    numbers = _counts(cluster, batch_size, powers_of_two, counts, only or {})
-    numbers = tuple(number for number in numbers if number >= least or number in (only or {}).values()) or (least,)
-    graph = graph_of(profile)
-    costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units, bucket_bytes)
-    fixed = _fixed(graph, numbers, only or {})
-    room = costs.capacity_bytes if memory_bytes is None else memory_bytes
-    if way == "printed":
-        search = BurstSearch(costs, graph.row, inf, fixed)
-        alone_s = [float(costs.alone_s[u]) for u in graph.row.units]
-        steps = islice((step[0] for step in search.steps()), len(alone_s))  # the algorithm ends with the last layer
-        found = search_linear(steps, alone_s, costs.counts, limit)[1]
-        plan = ConstrainedCounts(search, (found[0], *found, found[-1]))
-    else:
-        room = costs.capacity_bytes if memory_bytes is None else memory_bytes
-        plan = fastest_kept(costs, graph, limit, fixed, inf if whole_limit is None else whole_limit, room)
-    return _plan(costs, graph, plan, limit)
-
-
-def _check(
-    batch_size: int,
-    amplification_limit: float | None,
-    whole_limit: float | None,
-    memory_bytes: float | None,
-    bucket_bytes: float,
-) -> None:
-    if batch_size < 1:
-        raise InputError("batch_size", str(batch_size), ">= 1")
-    if memory_bytes is not None and not memory_bytes > 0:
-        raise InputError("memory_bytes", str(memory_bytes), "> 0")
+    limits, counts = limits or BurstLimits(), counts or DeviceCounts()
     if not bucket_bytes >= 0:
         raise InputError("bucket_bytes", str(bucket_bytes), ">= 0")
-    for name, value in (("amplification_limit", amplification_limit), ("whole_limit", whole_limit)):
-        if value is not None and not value >= 1:
-            raise InputError(name, str(value), ">= 1 (a layer on one device has 1)", "Leave it out for no limit.")
+    graph, numbers = graph_of(profile), counts.of(cluster, batch_size)
+    costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units, bucket_bytes)
+    room = costs.capacity_bytes if limits.memory_bytes is None else limits.memory_bytes
+    fixed = _fixed(graph, numbers, counts.only)
+    found = fastest_kept(costs, graph, limits.of_layer, fixed, limits.of_whole, room)
+    return _plan(costs, graph, found, limits.of_layer)
 
 
-def _counts(
-    cluster: Cluster, batch_size: int, powers_of_two: bool, counts: Sequence[int] | None, only: Mapping[int, int]
-) -> tuple[int, ...]:
-    """Possible numbers of devices, ascending."""
-    most = _most(cluster, batch_size)
-    for place, given in (("counts", counts or ()), ("only", only.values())):
-        for count in given:
-            if not 1 <= count <= most:
-                there = f"{show_count(cluster.devices, 'device')} and {show_count(batch_size, 'sample')}"
-                raise InputError(place, str(count), f"1 to {most}: there are {there}")
-    if counts is not None:
-        return tuple(sorted({1, *counts, *only.values()}))
-    whole = (2**k for k in range(most.bit_length())) if powers_of_two else range(1, most + 1)
-    return tuple(sorted({*whole, *only.values()}))
+def plan_printed(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, amplification_limit: float | None = 2.0
+) -> BurstPlan:
+    """Find the numbers of devices by the paper's Algorithm 1 to the letter.
+
+    Arguments:
+        amplification_limit: as in BurstLimits; the algorithm has no other limit.
+
+    Raises:
+        InputError: an argument is invalid.
+    """
+    limit = BurstLimits(amplification_limit).of_layer
+    graph = graph_of(profile)
+    costs = BurstCosts(profile, cluster, batch_size, DeviceCounts().of(cluster, batch_size), graph.units)
+    search = BurstSearch(costs, graph.row, inf, {})
+    alone_s = [float(costs.alone_s[u]) for u in graph.row.units]
+    steps = islice((step[0] for step in search.steps()), len(alone_s))  # the algorithm ends with the last layer
+    found = search_linear(steps, alone_s, costs.counts, limit)[1]
+    return _plan(costs, graph, ConstrainedCounts(search, (found[0], *found, found[-1])), limit)
 
 
 def _fixed(graph: BurstGraph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
@@ -206,7 +201,13 @@ def _plan(costs: BurstCosts, graph: BurstGraph, found: ConstrainedCounts, limit:
 
 
 def _most(cluster: Cluster, batch_size: int) -> int:
-    """Maximum number of devices with at least one sample each."""
+    """Maximum number of devices with at least one sample each.
+
+    Raises:
+        InputError: an empty batch.
+    """
+    if batch_size < 1:
+        raise InputError("batch_size", str(batch_size), ">= 1")
     return min(cluster.devices, batch_size)
 
 

@@ -4,12 +4,13 @@ A part consists of equal copies of a run of devices. A pipeline on one copy is r
 This module calls the sweeps (kernel.py) and turns their results into layers and devices.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.strategies.pipedream_partition.buffers import Loops
 from hocket.strategies.pipedream_partition.cost import Sync, all_reduce_bandwidth, level_spans
@@ -24,19 +25,35 @@ Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """Options of `partition.partition`; max_stages is 0 for any number."""
+    """Pipelines that `partition.partition` considers, and how it compares them.
 
-    rule: MemoryRule | None
-    replicate: bool
-    exact_devices: bool
-    max_stages: int
-    sync: Sync
-    margin: float
+    Attributes:
+        rule: memory of the devices, and what a stage keeps in it (memory.py).
+        replicate: False for a straight pipeline, with one device a stage.
+        exact_devices: True to use every device; otherwise devices that do not help stay idle.
+        max_stages: maximum number of stages; None for any number.
+        sync: reading of the paper's synchronisation cost (cost.py).
+        data_parallel_within: plain data parallelism is preferred if it is slower by at most this fraction.
+
+    Raises:
+        InputError: a maximum of fewer than one stage.
+    """
+
+    rule: MemoryRule = field(default_factory=MemoryRule)
+    replicate: bool = True
+    exact_devices: bool = False
+    max_stages: int | None = None
+    sync: Sync = "paper"
+    data_parallel_within: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.max_stages is not None and self.max_stages < 1:
+            raise InputError("max_stages", str(self.max_stages), ">= 1")
 
     @property
     def uniform(self) -> bool:
         """True if every device has the same memory."""
-        return self.rule is None or len(set(self.rule.capacity_bytes)) == 1
+        return len(set(self.rule.capacity_bytes)) <= 1
 
 
 @dataclass(frozen=True)
@@ -62,14 +79,14 @@ def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[Level
     return found
 
 
-def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
+def _copies(cluster: Cluster, rule: MemoryRule) -> list[int]:
     """Possible numbers of copies of a pipeline on equal parts of the cluster."""
     levels = joined_levels(cluster)
     if len(levels) < 2:
         return [1]
     inner, outer = levels[:-1], levels[-1]
     ordered = all_reduce_bandwidth(outer) <= min(map(all_reduce_bandwidth, inner))
-    if rule is None and ordered and all(level.shared for level in levels[1:]):
+    if not rule.limits and ordered and all(level.shared for level in levels[1:]):
         return [1]
     return [m for m in range(1, outer.width + 1) if outer.width % m == 0]
 
@@ -105,7 +122,7 @@ class LevelTask:
 
         The number is 0 if there is no such pipeline.
         """
-        found, cost_s, _ = self._sweep(limit_s, self.options.max_stages, True)
+        found, cost_s, _ = self._sweep(limit_s, self.options.max_stages or 0, True)
         return found, cost_s
 
     def trace(self, best_s: float, stages: int, limit_s: float) -> Placed:
@@ -122,9 +139,9 @@ class LevelTask:
         """
         cells, own = self._states
         separate = cells * own * (stages + 1) <= MAX_TIE_STATES
-        found, _, end = self._sweep(best_s, stages if separate else self.options.max_stages, False)
+        found, _, end = self._sweep(best_s, stages if separate else self.options.max_stages or 0, False)
         if not found:
-            _, _, end = self._sweep(limit_s, self.options.max_stages, True)
+            _, _, end = self._sweep(limit_s, self.options.max_stages or 0, True)
         runs = self._runs(end)
         inside, group = self.cluster.devices // self.part.copies, self.part.group
         # The pipeline ends at the last device of its part. Idle devices come first, or last if whole components are
@@ -201,7 +218,7 @@ class LevelTask:
         return (
             tuple(map(told, graph)),
             (part.positions, table.period, *map(told, table.flat), not (table.steep and options.uniform)),
-            (options.rule is not None, counted, *map(told, sizes), *memory),
+            (options.rule.limits, counted, *map(told, sizes), *memory),
         )
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from hocket.errors import InputError
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.pipedream_partition.cost import Stages, journeys, owners
 
@@ -23,17 +24,29 @@ MAX_COUNTED_DEVICES = 32
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """Memory rule of a strategy.
+    """Memory of the devices, and what a strategy keeps in it.
 
     Attributes:
-        capacity_bytes: memory of each device.
+        capacity_bytes: memory of each device; empty for no limit.
         recompute: True if stages recompute saved activations.
         weight_versions: maximum number of weight versions; None for one for each input in flight.
+
+    Raises:
+        InputError: fewer than one weight version.
     """
 
-    capacity_bytes: tuple[float, ...]
+    capacity_bytes: tuple[float, ...] = ()
     recompute: bool = False
     weight_versions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight_versions is not None and self.weight_versions < 1:
+            raise InputError("weight_versions", str(self.weight_versions), ">= 1")
+
+    @property
+    def limits(self) -> bool:
+        """True if the memory of the devices is limited."""
+        return bool(self.capacity_bytes)
 
 
 def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
@@ -78,7 +91,7 @@ def pipeline_bytes(
 
 
 def kernel_memory(
-    rule: MemoryRule | None, positions: int, group: int, copies: int
+    rule: MemoryRule, positions: int, group: int, copies: int
 ) -> tuple[bool, np.ndarray, np.ndarray, int, bool]:
     """The memory rule as arguments of a sweep.
 
@@ -92,9 +105,9 @@ def kernel_memory(
         - Maximum number of weight versions.
         - True if stages recompute.
     """
-    if rule is None:
+    if not rule.limits:
         return False, np.zeros(1), _flights(0), 1, False
-    by_copy = np.array(rule.capacity_bytes).reshape(copies, -1)[:, -positions * group :]
+    by_copy = np.array(rule.capacity_bytes, dtype=float).reshape(copies, -1)[:, -positions * group :]
     capacity = by_copy.reshape(copies, positions, group).min(axis=(0, 2))[::-1].copy()
     versions = 2**31 - 1 if rule.weight_versions is None else rule.weight_versions
     return positions <= MAX_COUNTED_DEVICES, capacity, _flights(positions), versions, rule.recompute

@@ -15,7 +15,6 @@ The result has the smallest bottleneck in the search space under the cost model 
 stages, then to fewer devices. Plain data parallelism is preferred if it is within 1 %.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -26,7 +25,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.pipedream_partition.bisection import GAP, smallest
 from hocket.strategies.pipedream_partition.buffers import Loops
-from hocket.strategies.pipedream_partition.cost import PipelineCosts, Sync, evaluate
+from hocket.strategies.pipedream_partition.cost import PipelineCosts, evaluate
 from hocket.strategies.pipedream_partition.cuts import Cuts, cuts
 from hocket.strategies.pipedream_partition.level import LevelTask, PartitionOptions, Placed, parts
 from hocket.strategies.pipedream_partition.memory import MemoryRule, pipeline_bytes
@@ -70,72 +69,45 @@ def partition(
     profile: ModelProfile,
     cluster: Cluster,
     microbatch_size: float,
-    *,
-    replicate: bool = True,
-    memory_bytes: float | Sequence[float] | None = None,
-    recompute: bool = False,
-    weight_versions: int | None = None,
-    exact_devices: bool = False,
-    max_stages: int | None = None,
-    sync: Sync = "paper",
-    data_parallel_within: float = 0.01,
+    options: PartitionOptions | None = None,
     places: Cuts | None = None,
 ) -> Partition:
     """Find the partition with the smallest bottleneck.
 
     Arguments:
         microbatch_size: samples of one input.
-        replicate: False for a straight pipeline, with one device a stage.
-        memory_bytes: memory of each device, or one number for all; None for no limit.
-        recompute: True if stages recompute saved activations (memory.py).
-        weight_versions: maximum number of weight versions; None for one for each input in flight (memory.py).
-        exact_devices: True to use every device; otherwise devices that do not help stay idle.
-        max_stages: maximum number of stages; None for any number.
-        sync: reading of the paper's synchronisation cost (cost.py).
-        data_parallel_within: plain data parallelism is preferred if it is slower by at most this fraction.
         places: the profile's cuts at this size, if already known.
 
     Raises:
-        InputError: an argument is out of range or has the wrong length.
+        InputError: the memory of more or fewer devices than the cluster has.
         RefusedError: no pipeline fits the memory, or no pipeline uses every device.
     """
-    rule = _rule(cluster, memory_bytes, recompute, weight_versions)
-    if max_stages is not None and max_stages < 1:
-        raise InputError("max_stages", str(max_stages), ">= 1")
+    options = options or PartitionOptions()
+    rule = options.rule
+    if rule.limits and len(rule.capacity_bytes) != cluster.devices:
+        raise InputError("memory_bytes", f"{len(rule.capacity_bytes)} values", f"{cluster.devices}, one a device")
     places = places or cuts(profile, microbatch_size)
     count, levels = len(places.masks), len(joined_levels(cluster))
     loops = Loops(count, cluster.devices, levels)
-    options = PartitionOptions(rule, replicate, exact_devices, max_stages or 0, sync, data_parallel_within)
-    low_s, stages = _search(places, cluster, replace(options, rule=None), loops, 0.0)
+    unlimited = replace(options, rule=replace(rule, capacity_bytes=()))
+    low_s, stages = _search(places, cluster, unlimited, loops, 0.0)
 
     def held() -> tuple[float, ...]:
         if not stages:
-            raise _refusal(rule, exact_devices, profile)
-        return pipeline_bytes(profile, microbatch_size, stages, recompute=recompute, weight_versions=weight_versions)
+            raise _refusal(options, profile)
+        return pipeline_bytes(
+            profile, microbatch_size, stages, recompute=rule.recompute, weight_versions=rule.weight_versions
+        )
 
     memory = held()
-    if rule is not None and not _fits(stages, memory, rule):
+    if rule.limits and not _fits(stages, memory, rule):
         # The best pipeline without a limit is also the best under the limit if it fits. Otherwise it is a lower
         # bound.
         _, stages = _search(places, cluster, options, loops, low_s)
         memory = held()
-    costs = evaluate(profile, cluster, microbatch_size, stages, sync=sync)
-    exact = places.exact and levels <= 2 and (not replicate or cluster.devices <= MAX_POSITIONS)
+    costs = evaluate(profile, cluster, microbatch_size, stages, sync=options.sync)
+    exact = places.exact and levels <= 2 and (not options.replicate or cluster.devices <= MAX_POSITIONS)
     return Partition(stages, costs.bottleneck_s, costs, memory, count, exact)
-
-
-def _rule(
-    cluster: Cluster, memory_bytes: float | Sequence[float] | None, recompute: bool, weight_versions: int | None
-) -> MemoryRule | None:
-    if weight_versions is not None and weight_versions < 1:
-        raise InputError("weight_versions", str(weight_versions), ">= 1")
-    if memory_bytes is None:
-        return None
-    single = isinstance(memory_bytes, int | float)
-    capacity = (float(memory_bytes),) * cluster.devices if single else tuple(map(float, memory_bytes))  # type: ignore[arg-type]
-    if len(capacity) != cluster.devices:
-        raise InputError("memory_bytes", f"{len(capacity)} values", f"{cluster.devices}, one a device")
-    return MemoryRule(capacity, recompute, weight_versions)
 
 
 def _search(
@@ -146,7 +118,7 @@ def _search(
     The bound is at least `low_s`. There are no stages if no pipeline fits.
     """
     plain_s, plain = _data_parallel(places, cluster, options)
-    margin = options.margin if options.replicate else 0.0
+    margin = options.data_parallel_within if options.replicate else 0.0
     best_s, stages = plain_s / (1 + margin), plain
     # Pipelines must beat plain data parallelism by the margin.
     tasks = [LevelTask(places, cluster, part, options, loops) for part in parts(cluster, options, len(places.masks))]
@@ -170,7 +142,7 @@ def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) ->
     """
     rule, most = options.rule, cluster.devices if options.replicate else 1
     weights = float(places.weights_bytes[-1] - places.tied_bytes.sum())
-    if rule is not None:
+    if rule.limits:
         need = weights + places.fixed_bytes[-1] + places.stash_bytes[-1]
         fitting = next((d for d, limit in enumerate(rule.capacity_bytes) if need > limit), cluster.devices)
         most = min(most, fitting)
@@ -184,13 +156,13 @@ def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) ->
     return float(seconds[best - 1]), ((places.layers(0, len(places.masks) - 1), tuple(range(best))),)
 
 
-def _refusal(rule: MemoryRule | None, exact_devices: bool, profile: ModelProfile) -> RefusedError:
-    if rule is None:
+def _refusal(options: PartitionOptions, profile: ModelProfile) -> RefusedError:
+    if not options.rule.limits:
         return RefusedError("partition", "no pipeline that uses every device", "", "Leave devices idle, or use fewer.")
-    largest = max(rule.capacity_bytes)
+    largest = max(options.rule.capacity_bytes)
     return RefusedError(
         "partition",
-        f"no pipeline of {profile.name} that fits" + (" and uses every device" if exact_devices else ""),
+        f"no pipeline of {profile.name} that fits" + (" and uses every device" if options.exact_devices else ""),
         f"stages of at most {show_bytes(largest)} a device",
         "Use a smaller microbatch, recomputation, fewer weight versions or more devices.",
     )

@@ -8,7 +8,6 @@ and free for other jobs.
 from collections.abc import Iterable
 from dataclasses import replace
 from math import lcm
-from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.program.order import stages_on
@@ -18,7 +17,8 @@ from hocket.program.program import Program
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.base.strategy import Options, Stages, Strategy, config
 from hocket.strategies.base.synchronous import rule
-from hocket.strategies.burst.planner import BurstRun, plan_burst
+from hocket.strategies.burst.constraints import BurstLimits
+from hocket.strategies.burst.planner import BurstRun, DeviceCounts, plan_burst
 from hocket.util.units import show_count
 
 
@@ -86,7 +86,8 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
     """
     profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
     largest = profile.microbatch_sizes[-1]
-    asked: list[dict[str, Any]] = [{}]
+    free, least = BurstLimits(None), 1
+    asked = [free]
     if limit is not None:
         least = -(-batch // largest)
         if least > min(situation.cluster.devices, batch):
@@ -96,15 +97,14 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
                 "microbatch_sizes", found, f"at most {largest} samples on each device, the largest measured size", step
             )
         limits = dict.fromkeys(max(1.0, limit * near) for near in _NEAR)
-        asked += [{"whole_limit": one} for one in limits] + [{"amplification_limit": max(1.0, limit)}]
-        asked = [{"least": least, **one} for one in asked]
+        asked += [BurstLimits(None, one) for one in limits] + [BurstLimits(max(1.0, limit))]
     offered: dict[tuple[BurstRun, ...], None] = {}
     for one in asked:
-        options = {"amplification_limit": None, "bucket_bytes": situation.bucket_bytes, **one}
+        counts = DeviceCounts(least=least)
         try:
-            runs = plan_burst(profile, situation.cluster, batch, **options).runs
+            runs = plan_burst(profile, situation.cluster, batch, one, counts, situation.bucket_bytes).runs
         except InputError as error:
-            if "whole_limit" in one or one.get("amplification_limit"):
+            if one != free:
                 continue  # no plan keeps this limit; the plan without a limit remains
             raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
         if -(-batch // min(len(run.devices) for run in runs)) <= largest:

@@ -19,6 +19,7 @@ from hocket.planning.search.search import search, search_widths
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import strategy
+from hocket.strategies.burst.constraints import BurstLimits
 from hocket.strategies.burst.planner import plan_burst
 from tests.strategies.helpers import burst_models
 from tests.tiers import examples
@@ -60,7 +61,7 @@ def test_it_is_the_planners_where_links_take_no_time(data: st.DataObject, layers
     """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(4, bandwidth=1e30)
-    found = plan_burst(profile, cluster, 8, None, whole_limit=limit)
+    found = plan_burst(profile, cluster, 8, BurstLimits(None, limit))
     own = amplification_of(burst(found, profile, cluster), profile)
     assert own.planned == pytest.approx(found.amplification)
     assert own.planned <= limit * (1 + 1e-9)

@@ -14,7 +14,8 @@ from hocket.cost.transfer import collective
 from hocket.errors import InputError
 from hocket.hardware.cluster import Link
 from hocket.program.instruction import Kind
-from hocket.strategies.burst.planner import plan_burst
+from hocket.strategies.burst.constraints import BurstLimits
+from hocket.strategies.burst.planner import DeviceCounts, plan_burst, plan_printed
 from hocket.strategies.burst.redistribution import device_order, moves_aside
 from tests.strategies.helpers.burst_models import chain, clusters, flat, seconds
 from tests.tiers import examples
@@ -97,7 +98,7 @@ def test_exact_equals_brute_force(case, limit, powers_of_two):
     allowed = inf if limit is None else limit * (1 + 1e-9)
     options = _options(cluster, powers_of_two)
     best = min(found[0] for found in _all(profile, cluster, sizes_bytes, options) if found[2] <= allowed)
-    plan = plan_burst(profile, cluster, BATCH, limit, powers_of_two=powers_of_two)
+    plan = plan_burst(profile, cluster, BATCH, BurstLimits(limit), DeviceCounts(powers_of_two))
     assert plan.iteration_s == pytest.approx(best)
     counts = [len(layer.devices) for layer in plan.layers]
     total, gpu, worst, held = evaluate(profile, cluster, counts, sizes_bytes)
@@ -122,9 +123,9 @@ def test_limits_of_sums_equal_brute_force(case, whole, limit, more_bytes):
     fitting = [one[0] for one in found if one[1] <= whole * one_s * (1 + 1e-9) and one[2] <= allowed and one[3] <= room]
     if not fitting:
         with pytest.raises(InputError):
-            plan_burst(profile, cluster, BATCH, limit, whole_limit=whole, memory_bytes=room)
+            plan_burst(profile, cluster, BATCH, BurstLimits(limit, whole, room))
         return
-    plan = plan_burst(profile, cluster, BATCH, limit, whole_limit=whole, memory_bytes=room)
+    plan = plan_burst(profile, cluster, BATCH, BurstLimits(limit, whole, room))
     assert plan.iteration_s == pytest.approx(min(fitting))
     assert plan.peak_bytes <= room
     assert plan.amplification <= whole * (1 + 1e-8)
@@ -138,9 +139,9 @@ def test_printed_without_a_limit_is_exact_and_with_one_is_a_plan(case, limit):
     With a limit, its seconds are those of its plan.
     """
     profile, sizes_bytes, cluster = case
-    free = [plan_burst(profile, cluster, BATCH, None, way=way).iteration_s for way in ("printed", "exact")]
-    assert free[0] == pytest.approx(free[1])
-    plan = plan_burst(profile, cluster, BATCH, limit, way="printed")
+    free = [plan_printed(profile, cluster, BATCH, None), plan_burst(profile, cluster, BATCH, BurstLimits(None))]
+    assert free[0].iteration_s == pytest.approx(free[1].iteration_s)
+    plan = plan_printed(profile, cluster, BATCH, limit)
     counts = [len(layer.devices) for layer in plan.layers]
     assert plan.iteration_s == pytest.approx(evaluate(profile, cluster, counts, sizes_bytes)[0])
 
@@ -155,7 +156,7 @@ def test_printed_breaks_its_limit():
     The layer gets 4 devices at 3.3 times the GPU-seconds, and the limit is 2.
     """
     profile = chain([[1, 2, 4, 8], [4, 4.5, 5, 5.5]], [0.0])
-    exact, printed = (plan_burst(profile, flat(4), BATCH, 2.0, way=way) for way in ("exact", "printed"))
+    exact, printed = (find(profile, flat(4), BATCH) for find in (plan_burst, plan_printed))
     assert _counts(printed) == [4, 4]
     assert printed.layers[1].amplification == pytest.approx(4 * 9 / 11)
     assert any("1 unit above the amplification limit: 3.27" in remark for remark in printed.remarks)
@@ -169,7 +170,7 @@ def test_printed_misses_the_optimum():
     It finds 8, 2, 2 devices in 36 s, where 4, 4, 4 keep the same limit in 24 s.
     """
     profile = chain([[2, 3, 5, 9], [5, 6, 8, 12], [2, 3, 5, 9]], [1.0, 3.0])
-    exact, printed = (plan_burst(profile, flat(8), BATCH, 2.0, way=way) for way in ("exact", "printed"))
+    exact, printed = (find(profile, flat(8), BATCH) for find in (plan_burst, plan_printed))
     assert (_counts(printed), printed.iteration_s) == ([8, 2, 2], pytest.approx(36))
     assert (_counts(exact), exact.iteration_s) == ([4, 4, 4], pytest.approx(24))
     assert max(layer.amplification for layer in (*exact.layers, *printed.layers)) <= 2
@@ -177,15 +178,15 @@ def test_printed_misses_the_optimum():
 
 def test_slower_than_data_parallelism_is_said():
     """A remark says that a limit makes the plan slower than data parallelism."""
-    plan = plan_burst(chain([[4, 5, 6, 8]], []), flat(4), BATCH, 1.0)
+    plan = plan_burst(chain([[4, 5, 6, 8]], []), flat(4), BATCH, BurstLimits(1.0))
     assert len(plan.layers[0].devices) == 1
     assert any("slower than data parallelism on 4 devices" in remark for remark in plan.remarks)
-    assert not plan_burst(chain([[4, 5, 6, 8]], []), flat(4), BATCH, None).remarks
+    assert not plan_burst(chain([[4, 5, 6, 8]], []), flat(4), BATCH, BurstLimits(None)).remarks
 
 
 def test_uneven_shares_are_told_and_decide():
     """Three devices share eight samples as 3, 3 and 2, and the largest share decides."""
-    plan = plan_burst(chain([[1, 2, 4, 8]], []), flat(3), BATCH, None, powers_of_two=False)
+    plan = plan_burst(chain([[1, 2, 4, 8]], []), flat(3), BATCH, BurstLimits(None), DeviceCounts(powers_of_two=False))
     assert plan.layers[0].devices == (0, 2, 1)
     assert plan.layers[0].comp_s == pytest.approx(6)
     assert any("3 devices do not divide 8 samples" in remark for remark in plan.remarks)
@@ -193,7 +194,7 @@ def test_uneven_shares_are_told_and_decide():
 
 def test_more_samples_than_profiled_are_never_free():
     """Beyond the profile, seconds are in proportion to its largest size."""
-    plan = plan_burst(chain([[1, 2, 4, 9]], []), flat(1), 80, None)
+    plan = plan_burst(chain([[1, 2, 4, 9]], []), flat(1), 80, BurstLimits(None))
     assert plan.iteration_s == pytest.approx(2 * 90)
     assert any("more than were profiled" in remark for remark in plan.remarks)
 
@@ -202,12 +203,10 @@ def test_more_samples_than_profiled_are_never_free():
     ("change", "place"),
     [
         ({"batch_size": 0}, "batch_size"),
-        ({"amplification_limit": 0.5}, "amplification_limit"),
-        ({"whole_limit": float("nan")}, "whole_limit"),
-        ({"counts": (5,)}, "counts"),
-        ({"only": {0: 9}}, "only"),
-        ({"memory_bytes": 100.0}, "memory"),
-        ({"memory_bytes": 0.0}, "memory_bytes"),
+        ({"counts": DeviceCounts(counts=(5,))}, "counts"),
+        ({"counts": DeviceCounts(least=5)}, "least"),
+        ({"counts": DeviceCounts(only={0: 9})}, "only"),
+        ({"limits": BurstLimits(memory_bytes=100.0)}, "memory"),
         ({"bucket_bytes": -1.0}, "bucket_bytes"),
     ],
 )
@@ -217,6 +216,16 @@ def test_what_cannot_be_is_refused(change, place):
     with pytest.raises(InputError) as error:
         plan_burst(profile, flat(4), **{"batch_size": BATCH, **change})
     assert error.value.place == place
+
+
+@pytest.mark.parametrize(
+    "change", [{"amplification_limit": 0.5}, {"whole_limit": float("nan")}, {"memory_bytes": 0.0}], ids=str
+)
+def test_limits_that_cannot_be_are_refused(change):
+    """An invalid limit is refused, and the error names it."""
+    with pytest.raises(InputError) as error:
+        BurstLimits(**change)
+    assert error.value.place in change
 
 
 def test_layer_with_weights_that_takes_no_time_is_refused():
@@ -260,7 +269,7 @@ def test_what_moves_to_other_devices_is_all(cluster, batch, powers_of_two):
 def test_layers_that_share_weights_stay_together():
     """A tie from the first layer to the third makes all three one unit."""
     profile = chain([[1, 2, 4, 8], [5, 5, 5, 5], [1, 2, 4, 8]], [0.0, 0.0], ties=((0, 2),))
-    plan = plan_burst(profile, flat(4), BATCH, None)
+    plan = plan_burst(profile, flat(4), BATCH, BurstLimits(None))
     assert len({layer.devices for layer in plan.layers}) == 1
     assert any("layer0 to layer2 stay together" in remark for remark in plan.remarks)
 
@@ -271,9 +280,9 @@ def test_a_layer_pays_for_its_share_of_a_bucket():
     Both pay for all their bytes.
     """
     profile = chain([[1, 2, 4, 8]] * 2, [0.0], [30.0, 90.0])
-    cluster = flat(2, ring=Link(10.0, 5.0))
-    plan = plan_burst(profile, cluster, BATCH, None, counts=(2,), only={0: 2, 1: 2}, bucket_bytes=60.0)
+    cluster, both = flat(2, ring=Link(10.0, 5.0)), {0: 2, 1: 2}
+    plan = plan_burst(profile, cluster, BATCH, BurstLimits(None), DeviceCounts(counts=(2,), only=both), 60.0)
     assert [layer.sync_s for layer in plan.layers] == pytest.approx([2 * (2.5 + 15 / 10), 2 * (5 + 45 / 10)])
-    alone = plan_burst(profile, cluster, BATCH, None, only={0: 2, 1: 2})
+    alone = plan_burst(profile, cluster, BATCH, BurstLimits(None), DeviceCounts(only=both))
     assert alone.layers[0].sync_s == pytest.approx(2 * (5 + 15 / 10))
     assert plan.data_parallel_s < alone.data_parallel_s

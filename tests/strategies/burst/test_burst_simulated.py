@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hocket.hardware.cluster import Link
 from hocket.planning.predict.predict import predict_choice
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
-from hocket.strategies.burst.planner import plan_burst
+from hocket.strategies.burst.constraints import BurstLimits
+from hocket.strategies.burst.planner import DeviceCounts, plan_burst
 from tests.strategies.helpers.burst_models import chain, flat, seconds
 from tests.tiers import examples
 
@@ -43,7 +44,7 @@ def test_the_program_takes_what_was_planned(case):
     can hide a transfer.
     """
     profile, only, cluster = case
-    plan = plan_burst(profile, cluster, BATCH, None, only=only)
+    plan = plan_burst(profile, cluster, BATCH, BurstLimits(None), DeviceCounts(only=only))
     microbatches = lcm(*(len(run.devices) for run in plan.runs))
     situation = SearchSpace(profile, cluster, BATCH)
     stages = tuple(

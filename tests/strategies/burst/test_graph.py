@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hocket.strategies.burst import branches as _burst_ways
 from hocket.strategies.burst import lagrangian
+from hocket.strategies.burst.constraints import BurstLimits
 from hocket.strategies.burst.graph import graph_of
-from hocket.strategies.burst.planner import plan_burst
+from hocket.strategies.burst.planner import DeviceCounts, plan_burst
 from tests.strategies.helpers.burst_models import flat, model, seconds
 from tests.tiers import examples
 
@@ -55,7 +56,7 @@ def test_what_is_no_branch_stays_together():
     edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (3, 4)]
     graph = graph_of(model(FLAT_S * 5, [(a, b, 1.0) for a, b in edges]))
     assert graph.units == ((0,), (1,), (2,), (3,), (4,)) or graph.units == ((0,), (1, 2), (3,), (4,))
-    plan = plan_burst(model(FLAT_S * 5, [(a, b, 1.0) for a, b in edges]), flat(4), BATCH, None)
+    plan = plan_burst(model(FLAT_S * 5, [(a, b, 1.0) for a, b in edges]), flat(4), BATCH, BurstLimits(None))
     assert plan.iteration_s == pytest.approx(5 * 4)
 
 
@@ -139,7 +140,7 @@ def test_branches_equal_brute_force(case, limit):
     """No counts, and no set of branches with devices of their own, are faster."""
     branches, rows, size_bytes, skip, devices = case
     profile, layers = _built(branches, rows, size_bytes, skip)
-    plan = plan_burst(profile, flat(devices), BATCH, None if limit == inf else limit)
+    plan = plan_burst(profile, flat(devices), BATCH, BurstLimits(None if limit == inf else limit))
     assert plan.iteration_s == pytest.approx(_brute(*case, limit))
     used = [{d for i in own for d in plan.layers[i].devices} for own in layers]
     aside = [own for own in used if 0 not in own]
@@ -156,9 +157,9 @@ def test_branches_run_side_by_side_where_it_pays():
     """
     rows = [[1, 2, 4, 8], [9, 9, 9, 9], [9, 9, 9, 9], [1, 2, 4, 8]]
     profile, _ = _built([1, 1], rows, 0.01, False)
-    plan = plan_burst(profile, flat(2), BATCH, 2.0)
+    plan = plan_burst(profile, flat(2), BATCH, BurstLimits(2.0))
     assert {plan.layers[1].devices, plan.layers[2].devices} == {(0,), (1,)}
-    slow = plan_burst(profile, flat(2, bandwidth=0.005), BATCH, 2.0)
+    slow = plan_burst(profile, flat(2, bandwidth=0.005), BATCH, BurstLimits(2.0))
     assert slow.layers[1].devices == slow.layers[2].devices
     assert slow.iteration_s > plan.iteration_s
 
@@ -180,14 +181,14 @@ def test_any_graph_has_a_plan(profile, limit, devices):
     Without a limit no plan is slower than data parallelism. A search with the plan's own numbers of devices gives a
     plan that is equally fast.
     """
-    plan = plan_burst(profile, flat(devices), BATCH, limit)
+    plan = plan_burst(profile, flat(devices), BATCH, BurstLimits(limit))
     assert len(plan.layers) == len(profile.layers)
     assert all({*one.devices} <= {*range(devices)} for one in plan.layers)
     assert max(one.amplification for one in plan.layers) <= (limit or inf) * (1 + 1e-9)
     if limit is None:
         assert plan.iteration_s <= plan.data_parallel_s * (1 + 1e-9)
     only = {i: len(one.devices) for i, one in enumerate(plan.layers)}
-    again = plan_burst(profile, flat(devices), BATCH, limit, only=only)
+    again = plan_burst(profile, flat(devices), BATCH, BurstLimits(limit), DeviceCounts(only=only))
     assert again.iteration_s == pytest.approx(plan.iteration_s)
     spent = sum((x.comp_s + x.comm_s + x.sync_s) * len(x.devices) for x in plan.layers)
     assert plan.gpu_s == pytest.approx(spent)
@@ -203,9 +204,9 @@ def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
     """
     layers, devices = len(profile.layers), 4
     room = layers * BATCH / devices + more_bytes
-    plan = plan_burst(profile, flat(devices), BATCH, None, memory_bytes=room)
+    plan = plan_burst(profile, flat(devices), BATCH, BurstLimits(None, memory_bytes=room))
     assert plan.peak_bytes <= room
-    kept = plan_burst(profile, flat(devices), BATCH, None, whole_limit=whole)
+    kept = plan_burst(profile, flat(devices), BATCH, BurstLimits(None, whole))
     assert kept.amplification <= whole * (1 + 1e-8)
 
 
@@ -219,7 +220,7 @@ def test_the_plan_is_the_same_however_many_sums_are_made_at_once(profile, limit,
             patch.setattr(lagrangian, "_CELLS", most)
             patch.setattr(_burst_ways, "_QUICK_CELLS", most)
             plans += [
-                plan_burst(profile, flat(6), BATCH, limit),
-                plan_burst(profile, flat(4), BATCH, None, whole_limit=whole),
+                plan_burst(profile, flat(6), BATCH, BurstLimits(limit)),
+                plan_burst(profile, flat(4), BATCH, BurstLimits(None, whole)),
             ]
     assert plans[:2] == plans[2:]

@@ -15,7 +15,8 @@ from hocket.profiling.analytic import synthetic
 from hocket.strategies.pipedream_partition.cost import evaluate
 from hocket.strategies.pipedream_partition.cuts import cuts
 from hocket.strategies.pipedream_partition.graph import bits
-from hocket.strategies.pipedream_partition.memory import in_flight, pipeline_bytes
+from hocket.strategies.pipedream_partition.level import PartitionOptions
+from hocket.strategies.pipedream_partition.memory import MemoryRule, in_flight, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,7 +78,7 @@ def test_data_parallelism_within_one_percent_is_taken():
     """
     profile = synthetic.chain(2, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=[0.5e9, 0.5e9 + 1])
     assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1).config == "2"
-    assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1, data_parallel_within=0.001).config == "1-1"
+    assert partition(profile, flat(2, 1 / 3.02 * 1e9), 1, PartitionOptions(data_parallel_within=0.001)).config == "1-1"
     assert partition(profile, flat(2, 1 / 3.1 * 1e9), 1).config == "1-1"
 
 
@@ -194,8 +195,8 @@ def test_memory_per_device_decides_the_placement():
         2, forward_s=1, backward_s=1, activation_bytes=0.0, stash_bytes=[0, 0], weights_bytes=[10, 30]
     )
     with pytest.raises(RefusedError, match="fits"):
-        partition(profile, flat(2), 1, memory_bytes=[89, 40])
-    found = partition(profile, flat(2), 1, memory_bytes=[40, 90])
+        partition(profile, flat(2), 1, PartitionOptions(MemoryRule((89, 40))))
+    found = partition(profile, flat(2), 1, PartitionOptions(MemoryRule((40, 90))))
     assert found.memory_bytes == (40.0, 90.0)
     assert [devices for _, devices in found.stages] == [(0,), (1,)]
 
@@ -203,7 +204,7 @@ def test_memory_per_device_decides_the_placement():
 def test_a_model_too_large_for_one_device_is_replicated_as_a_whole():
     """A pipeline is replicated over two servers if a device holds half of the model."""
     profile = synthetic.chain(2, forward_s=4, backward_s=4, activation_bytes=1.0, stash_bytes=0, weights_bytes=100)
-    found = partition(profile, servers(2, 2, 1e9, 1e9), 1, memory_bytes=410, weight_versions=2)
+    found = partition(profile, servers(2, 2, 1e9, 1e9), 1, PartitionOptions(MemoryRule((410,) * 4, weight_versions=2)))
     assert found.bottleneck_s == pytest.approx(4.0)
     assert found.replicas == (2, 2)
 
@@ -214,8 +215,10 @@ def test_tied_weights_in_one_stage_count_once():
     layers = list(profile.layers)
     layers[2] = type(layers[2])(**{**layers[2].__dict__, "parameters": layers[0].parameters})
     tied = type(profile)(**{**profile.__dict__, "layers": tuple(layers)})
-    assert partition(tied, flat(3, 10.0), 1, data_parallel_within=9).bottleneck_s == pytest.approx(2 * 2 * 10 / 10 / 3)
-    assert partition(profile, flat(3, 10.0), 1, data_parallel_within=9).bottleneck_s == pytest.approx(
+    assert partition(tied, flat(3, 10.0), 1, PartitionOptions(data_parallel_within=9)).bottleneck_s == pytest.approx(
+        2 * 2 * 10 / 10 / 3
+    )
+    assert partition(profile, flat(3, 10.0), 1, PartitionOptions(data_parallel_within=9)).bottleneck_s == pytest.approx(
         2 * 1 * 20 / 10 / 2
     )
 
@@ -226,31 +229,31 @@ def test_many_devices():
     It is no worse than the placement on 64 devices.
     """
     profile = synthetic.chain(24, forward_s=1, backward_s=2, activation_bytes=1.0, weights_bytes=1e6)
-    big = partition(profile, servers(8, 384, 1e11, 1e10), 1, data_parallel_within=0)
-    small = partition(profile, servers(8, 8, 1e11, 1e10), 1, data_parallel_within=0)
+    big = partition(profile, servers(8, 384, 1e11, 1e10), 1, PartitionOptions(data_parallel_within=0))
+    small = partition(profile, servers(8, 8, 1e11, 1e10), 1, PartitionOptions(data_parallel_within=0))
     assert big.bottleneck_s <= small.bottleneck_s
     assert small.exact
-    found = partition(profile, servers(8, 384, 1e11, 1e10), 1, exact_devices=True)
+    found = partition(profile, servers(8, 384, 1e11, 1e10), 1, PartitionOptions(exact_devices=True))
     assert sum(found.replicas) == 3072
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "rule", "message"),
     [
-        ({"max_stages": 0}, "max_stages: found 0"),
-        ({"memory_bytes": [1.0]}, "memory_bytes: found 1 values; expected 4, one a device"),
-        ({"weight_versions": 0}, "weight_versions: found 0"),
-        ({"memory_bytes": 1.0}, "no pipeline of chain that fits"),
-        ({"replicate": False, "exact_devices": True, "max_stages": 2}, "no pipeline that uses every device"),
+        ({"max_stages": 0}, {}, "max_stages: found 0"),
+        ({}, {"capacity_bytes": (1.0,)}, "memory_bytes: found 1 values; expected 4, one a device"),
+        ({}, {"weight_versions": 0}, "weight_versions: found 0"),
+        ({}, {"capacity_bytes": (1.0,) * 4}, "no pipeline of chain that fits"),
+        ({"replicate": False, "exact_devices": True, "max_stages": 2}, {}, "no pipeline that uses every device"),
     ],
 )
-def test_refusals(options, message):
+def test_refusals(options, rule, message):
     """Invalid arguments and impossible requests are refused.
 
     The message says what was found and expected.
     """
     with pytest.raises(InputError) as caught:
-        partition(synthetic.chain(4), flat(4), 1, **options)
+        partition(synthetic.chain(4), flat(4), 1, PartitionOptions(MemoryRule(**rule), **options))
     assert message in str(caught.value)
 
 

@@ -13,7 +13,8 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profiling.analytic import synthetic
 from hocket.strategies.pipedream_partition.cost import evaluate
-from hocket.strategies.pipedream_partition.memory import pipeline_bytes
+from hocket.strategies.pipedream_partition.level import PartitionOptions
+from hocket.strategies.pipedream_partition.memory import MemoryRule, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
 from tests.tiers import examples
 
@@ -130,7 +131,7 @@ def test_optimal_over_all_runs_of_devices(profile, cluster, sync):
     Ties go to fewer stages.
     """
     best = _best(profile, cluster, lambda count: _runs(count, cluster.devices), sync=sync)
-    found = partition(profile, cluster, 1, sync=sync, data_parallel_within=0)
+    found = partition(profile, cluster, 1, PartitionOptions(sync=sync, data_parallel_within=0))
     assert found.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
     if sync == "paper":
         cost = _rounded(found.bottleneck_s)
@@ -153,7 +154,7 @@ def test_optimal_over_all_placements_on_one_level(profile, devices, bandwidth):
     """On one level, no placement on any devices is faster."""
     cluster = Cluster("c", (Level("l", devices, bandwidth),), "x")
     best = _best(profile, cluster, lambda count: _anywhere(count, devices))
-    found = partition(profile, cluster, 1, data_parallel_within=0)
+    found = partition(profile, cluster, 1, PartitionOptions(data_parallel_within=0))
     assert found.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
     assert (len(found.stages), sum(found.replicas)) == best[1:]
 
@@ -183,12 +184,13 @@ def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versio
             yield from _copied(count, cluster)
 
     best = _best(profile, cluster, placements, fits)
-    options = {"memory_bytes": limit, "recompute": recompute, "weight_versions": versions, "data_parallel_within": 0}
+    rule = MemoryRule((limit,) * cluster.devices, recompute, versions)
+    options = PartitionOptions(rule, data_parallel_within=0)
     if best is None:
         with pytest.raises(RefusedError, match="no pipeline of chain that fits"):
-            partition(profile, cluster, 1, **options)
+            partition(profile, cluster, 1, options)
         return
-    found = partition(profile, cluster, 1, **options)
+    found = partition(profile, cluster, 1, options)
     assert found.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
     assert max(found.memory_bytes) <= limit * (1 + 1e-12)
     assert fits(found.stages)
@@ -199,15 +201,15 @@ def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versio
 def test_straight_and_exact_and_few_stages(profile, cluster):
     """Straight pipelines, all devices, and at most two stages: each is the best."""
     devices = cluster.devices
-    straight = partition(profile, cluster, 1, replicate=False)
+    straight = partition(profile, cluster, 1, PartitionOptions(replicate=False))
     assert set(straight.replicas) == {1}
     best = _best(profile, cluster, lambda count: (p for p in _runs(count, devices) if all(len(d) == 1 for d in p)))
     assert straight.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
-    every = partition(profile, cluster, 1, exact_devices=True, data_parallel_within=0)
+    every = partition(profile, cluster, 1, PartitionOptions(exact_devices=True, data_parallel_within=0))
     assert sum(every.replicas) == devices
     best = _best(profile, cluster, lambda count: (p for p in _runs(count, devices) if sum(map(len, p)) == devices))
     assert every.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
-    two = partition(profile, cluster, 1, max_stages=2, data_parallel_within=0)
+    two = partition(profile, cluster, 1, PartitionOptions(max_stages=2, data_parallel_within=0))
     best = _best(profile, cluster, lambda count: _runs(count, devices) if count <= 2 else ())
     assert two.bottleneck_s == pytest.approx(best[0], rel=1e-8, abs=1e-15)
     assert len(two.stages) <= 2

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from bench import pipedream_reference as reference
 from hocket.hardware.cluster import Cluster, Level
 from hocket.strategies.pipedream_partition.cost import evaluate
-from hocket.strategies.pipedream_partition.memory import pipeline_bytes
+from hocket.strategies.pipedream_partition.level import PartitionOptions
+from hocket.strategies.pipedream_partition.memory import MemoryRule, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
 from tests.tiers import examples
 
@@ -20,6 +21,11 @@ pytestmark = pytest.mark.skipif(
 
 MODELS = ("alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "squeezenet1_0", "gnmt")
 VARIANTS = ("acr1", "acr1_fewer", "acr1_mem16", "noact", "acr1_straight")
+
+
+def _limited(cluster, memory_bytes):
+    """Options of a cluster in which every device has this memory."""
+    return PartitionOptions(MemoryRule((memory_bytes,) * cluster.devices))
 
 
 @pytest.mark.parametrize("cluster", ["A4x4", "B2x8", "A1x4", "C4x1"])
@@ -33,8 +39,11 @@ def test_at_least_as_good_as_the_public_optimizer(model, cluster):
     assert rows
     profile, topology = reference.profile(model), reference.CLUSTERS[cluster]
     size = profile.microbatch_sizes[0]
-    ours = {False: partition(profile, topology, size), True: partition(profile, topology, size, replicate=False)}
-    free = partition(profile, topology, size, data_parallel_within=0)
+    ours = {
+        False: partition(profile, topology, size),
+        True: partition(profile, topology, size, PartitionOptions(replicate=False)),
+    }
+    free = partition(profile, topology, size, PartitionOptions(data_parallel_within=0))
     for row in rows:
         stages = reference.placement(row, profile)
         assert stages is not None, row.variant
@@ -65,7 +74,7 @@ def test_at_least_as_good_under_the_memory_option(model, cluster):
     """
     profile, topology = reference.profile(model), reference.CLUSTERS[cluster]
     size = profile.microbatch_sizes[0]
-    ours = partition(profile, topology, size, memory_bytes=16e9)
+    ours = partition(profile, topology, size, _limited(topology, 16e9))
     assert max(ours.memory_bytes) <= 16e9
     for row in reference.rows():
         if (row.model, row.cluster) == (model, cluster):
@@ -81,9 +90,11 @@ def test_never_worse_than_the_best_flat_plan(model):
     profile, cluster = reference.profile(model), reference.CLUSTERS["B2x8"]
     size = profile.microbatch_sizes[0]
     slow = Cluster("flat", (Level("all", 16, cluster.levels[1].bandwidth_bytes_per_s),), "v100-16gb")
-    flat = partition(profile, slow, size, data_parallel_within=0)
+    flat = partition(profile, slow, size, PartitionOptions(data_parallel_within=0))
     placed = evaluate(profile, cluster, size, flat.stages).bottleneck_s
-    assert partition(profile, cluster, size, data_parallel_within=0).bottleneck_s <= placed * (1 + 1e-9)
+    assert partition(profile, cluster, size, PartitionOptions(data_parallel_within=0)).bottleneck_s <= placed * (
+        1 + 1e-9
+    )
     assert placed <= flat.bottleneck_s * (1 + 1e-9)
 
 
@@ -107,8 +118,8 @@ def test_faster_links_never_give_a_worse_plan(model, inner, outer, factor, which
     speeds[which] *= factor
     after = Cluster("c", (Level("in", 4, speeds[0]), Level("out", 4, speeds[1])), "v100-16gb")
     for margin in (0.0, 0.01):
-        was = partition(profile, before, size, data_parallel_within=margin).bottleneck_s
-        now = partition(profile, after, size, data_parallel_within=margin).bottleneck_s
+        was = partition(profile, before, size, PartitionOptions(data_parallel_within=margin)).bottleneck_s
+        now = partition(profile, after, size, PartitionOptions(data_parallel_within=margin)).bottleneck_s
         assert now <= was * (1 + margin + 1e-9)
 
 
@@ -143,7 +154,7 @@ def test_memory_limit_is_kept():
     """
     profile, cluster = reference.profile("vgg16"), reference.CLUSTERS["A4x4"]
     with pytest.raises(Exception, match="no pipeline of vgg16 that fits"):
-        partition(profile, cluster, 128, memory_bytes=1e6)
-    found = partition(profile, cluster, 128, memory_bytes=16e9)
+        partition(profile, cluster, 128, _limited(cluster, 1e6))
+    found = partition(profile, cluster, 128, _limited(cluster, 16e9))
     assert max(found.memory_bytes) <= 16e9
     assert found.bottleneck_s >= partition(profile, cluster, 128).bottleneck_s

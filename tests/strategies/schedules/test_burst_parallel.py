@@ -23,6 +23,7 @@ from hocket.program.memory_bound.footprint import footprints
 from hocket.program.microbatches import Microbatches
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import compile_strategy
+from hocket.strategies.burst.constraints import BurstLimits
 from hocket.strategies.burst.planner import plan_burst
 from hocket.strategies.schedules.burst_parallel import choices
 from tests.program.helpers.programs import bursts
@@ -84,7 +85,7 @@ def test_amplification_of_a_run_is_the_plans(data: st.DataObject, layers: int, d
     """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(devices, bandwidth=1e30)
-    found = plan_burst(profile, cluster, 8, data.draw(st.sampled_from([1.25, 1.5, 2.0, None])))
+    found = plan_burst(profile, cluster, 8, BurstLimits(data.draw(st.sampled_from([1.25, 1.5, 2.0, None]))))
     runs = found.runs
     stages = tuple(PlanStage(tuple(profile.layers[i].name for i in run.layers), run.devices) for run in runs)
     size = 8 // lcm(*(len(run.devices) for run in runs))
@@ -143,7 +144,7 @@ def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int
     """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
     cluster = burst_models.flat(devices, bandwidth=1e30)
-    found = plan_burst(profile, cluster, batch, data.draw(st.sampled_from([1.5, None])))
+    found = plan_burst(profile, cluster, batch, BurstLimits(data.draw(st.sampled_from([1.5, None]))))
     stages = tuple(PlanStage(tuple(profile.layers[i].name for i in run.layers), run.devices) for run in found.runs)
     size = -(-batch // lcm(*(len(run.devices) for run in found.runs)))
     _, summary = predict(Plan("burst_parallel", "toy", batch, size, stages, cluster), profile)
