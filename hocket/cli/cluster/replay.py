@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def watching(
     core: "Core", path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
 ) -> "Iterator[Callable[[Event, float], None] | None]":
-    """Yield an observer of a simulation that writes the journal and reports finished jobs.
+    """Yield an observer that writes the journal and reports finished jobs.
 
     Arguments:
         core: the simulation's core, before any event.

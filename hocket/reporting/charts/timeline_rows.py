@@ -32,7 +32,9 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class LevelOfDetail:
-    """Detail of a timeline's drawing; it decreases with the number of rows and instructions.
+    """Level of detail of a timeline's drawing.
+
+    It decreases with the number of rows and instructions.
 
     Attributes:
         height: height of the compute lane, in drawing units.
