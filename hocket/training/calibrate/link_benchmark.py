@@ -1,7 +1,7 @@
 """Link benchmark: messages and all-reduces between workers, by cluster level.
 
 Every worker of the process group calls `measure_links` with the same arguments, and makes the same decisions in the
-same order. (A collective that one worker skips hangs the others.) Times are shared by all-reduces. The result is
+same order, since a collective that one worker skips hangs the others. Times are shared by all-reduces. The result is
 samples; hardware/links.py fits latency and bandwidth to them.
 """
 
@@ -21,12 +21,10 @@ from hocket.runtime.engine.transport.connect import connect
 from hocket.runtime.engine.transport.shared_memory import Inbox, Outbox
 from hocket.runtime.engine.transport.tensor_group import members_of
 
-SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
-"""1 KiB to 16 MiB."""
+SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))  # 1 KiB to 16 MiB
 
 Clock = Callable[[], float]
-Transfer = Callable[[int], None]
-"""Transfers (or reduces) one message a number of times."""
+Transfer = Callable[[int], None]  # transfers (or reduces) one message a number of times
 
 _LEAST_REPEATS = 4  # the first repeat is a warm-up
 _SAMPLES, _WIDTH = 64, 1024  # sizes of matrices multiplied between two all-reduces on a CPU: some ms and MB
@@ -41,12 +39,10 @@ def measure_links(
 ) -> tuple[LinkSample, ...]:
     """Measure each level between the workers of the default process group.
 
-    This is a collective call. Transfers of each level:
-
-    - Point-to-point: messages between worker 0 and the first worker of the neighbouring component, in both directions.
-    - All-reduce: between the first workers of the components that worker 0's parent joins.
-    - If messages go through shared memory: also an all-reduce of the two workers of the messages, as a tensor-parallel
-      group.
+    This is a collective call. It measures, for each level of a width above 1:
+    - messages in both directions between worker 0 and the first worker of the neighbouring component;
+    - all-reduces between the first workers of the components that worker 0's parent joins;
+    - if messages go through shared memory, also all-reduces of the two workers of the messages, as a TP group.
 
     On a CPU, matrices are multiplied and the message is rewritten before each measurement of an all-reduce or of shared
     memory, as a backward does.
@@ -55,14 +51,12 @@ def measure_links(
         widths: width of each level, innermost first; their product is the number of workers.
         sizes_bytes: message sizes, at least two; the smallest are measured first.
         repeats: maximum repeats of each size; fewer if the time runs out.
-        limit_s: approximate time limit in seconds. After it, larger messages are left out, but at least two sizes are
-            measured.
+        limit_s: approximate time limit in seconds. After it, only the two smallest sizes are sure to be measured.
 
     Returns:
-        The same samples on every worker; none for a level of width 1. A sample of messages is the lower quartile of the
-        repeats, because disturbances (other programs, late wake-ups) only increase a time. A sample of all-reduces is
-        the mean of the middle half, because some of gloo's all-reduces always take several times as long as others, and
-        every update pays for that.
+        The same samples on every worker. A sample of messages is the lower quartile of the repeats, since disturbances
+        (other programs, late wake-ups) only increase a time. A sample of all-reduces is the mean of the middle half,
+        because some of gloo's all-reduces always take several times as long as others, and every update pays for that.
 
     Raises:
         InputError: the widths do not fit the group.
@@ -102,26 +96,16 @@ def measure_links(
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of transfer.
-
-    Attributes:
-        among: ranks that take part.
-        together: number of transfers in one measurement.
-        usual: function from measured times to the sample's time.
-        between: work done before each measurement, called with the message.
-        make: creates the transfer of a message.
-        busy: clock of processor time.
-        cores: function from times and processor times to busy cores; None for their ratio.
-    """
+    """A kind of transfer."""
 
     name: str
-    among: Sequence[int]
-    together: int
-    usual: Callable[[list[float]], float]
-    between: Callable[[torch.Tensor], None]
-    make: Callable[[torch.Tensor], Transfer]
-    busy: Clock = time.process_time
-    cores: Callable[[Sequence[float], Sequence[float]], float] | None = None
+    among: Sequence[int]  # ranks that take part
+    together: int  # transfers in one measurement
+    usual: Callable[[list[float]], float]  # from measured times to the sample's time
+    between: Callable[[torch.Tensor], None]  # work before each measurement, called with the message
+    make: Callable[[torch.Tensor], Transfer]  # creates the transfer of a message
+    busy: Clock = time.process_time  # clock of processor time
+    cores: Callable[[Sequence[float], Sequence[float]], float] | None = None  # from both times; None: their ratio
 
 
 def _nothing(message: torch.Tensor) -> None:
@@ -203,15 +187,11 @@ def _largest(value: float, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class _Mail:
-    """Transport between two workers, as in the engine.
-
-    Attributes:
-        shared: True if messages go through shared memory.
-    """
+    """Transport between two workers, as in the engine."""
 
     outboxes: Mapping[int, Outbox]
     inboxes: Mapping[int, Inbox]
-    shared: bool
+    shared: bool  # True if messages go through shared memory
 
     @classmethod
     def between(cls, pair: Sequence[int], device: torch.device) -> "_Mail":
