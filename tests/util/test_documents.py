@@ -1,4 +1,4 @@
-"""documents.py: JSON and YAML are read strictly, and a mistake is told with its line."""
+"""documents.py reads JSON and YAML strictly; errors name the line."""
 
 from typing import Any
 
@@ -39,7 +39,11 @@ PLAIN = st.recursive(
     ],
 )
 def test_bad_json_is_an_input_error(text: str | bytes, place: str, found: str) -> None:
-    """Wrong syntax, endless nesting, bad UTF-8, endless numbers, NaN and double keys: one clear error each, in our words."""
+    """Invalid JSON gives one clear error that names the place.
+
+    Cases: wrong syntax, excessive nesting, invalid UTF-8, infinite numbers, NaN and duplicate keys. The text of
+    Python's own error does not appear.
+    """
     with pytest.raises(InputError, match="a JSON document") as caught:
         parse_json(text, "f.json")
     assert found in caught.value.found
@@ -62,7 +66,10 @@ def test_bad_json_is_an_input_error(text: str | bytes, place: str, found: str) -
     ],
 )
 def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
-    """Where JSON is expected, a file of ours in YAML is known for what it is; of what is none of ours nothing is said."""
+    """A text of another format is recognised where JSON is expected.
+
+    The message names Hocket's own YAML formats. It is empty for foreign formats.
+    """
     assert seems_instead(text) == found
 
 
@@ -85,7 +92,10 @@ def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
     ],
 )
 def test_bad_yaml_is_an_input_error(text: str | bytes, place: str, found: str) -> None:
-    """Double keys, wrong syntax, tags, several documents, endless nesting, odd bytes and keys: one clear error each."""
+    """Invalid YAML gives one clear error that names the place.
+
+    Cases: duplicate keys, wrong syntax, tags, several documents, excessive nesting, odd bytes and odd keys.
+    """
     with pytest.raises(InputError, match="a YAML document") as caught:
         parse_yaml(text, "f.yaml")
     assert found in caught.value.found
@@ -94,7 +104,10 @@ def test_bad_yaml_is_an_input_error(text: str | bytes, place: str, found: str) -
 
 
 def test_an_alias_bomb_is_refused() -> None:
-    """Nine levels of nine aliases, 387 million nodes in 300 bytes, are refused at once."""
+    """An alias bomb of YAML is refused at once.
+
+    Nine levels of nine aliases give 387 million nodes in 300 bytes.
+    """
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     with pytest.raises(InputError, match="aliases"):

@@ -36,7 +36,10 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_a_gzip_bomb_is_refused_unpacked(tmp_path: Path) -> None:
-    """The limit counts unpacked bytes: 64 MiB of zeros in 64 KiB do not get past 1 MiB."""
+    """The size limit counts decompressed bytes.
+
+    64 MiB of zeros, compressed to 64 KiB, exceed a limit of 1 MiB.
+    """
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(64 * 2**20)))
     assert path.stat().st_size < 2**17
@@ -90,7 +93,10 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """When syncing or renaming fails, the old file is as it was, nothing lies beside it, and the error says so."""
+    """A failed sync or rename leaves the old file unchanged.
+
+    No temporary file is left beside it, and the error says so.
+    """
     path = tmp_path / "f"
     path.write_text("old")
     monkeypatch.setattr(os, step, failing(OSError(errno.ENOSPC, "No space left on device")))
@@ -117,7 +123,10 @@ def test_an_interrupt_leaves_nothing_beside(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    """A real refusal of the kernel in the middle of the content: the process may write no file above 64 KiB."""
+    """A write that the kernel refuses midway leaves the old file unchanged.
+
+    The process may not write files above 64 KiB.
+    """
     path = tmp_path / "f"
     path.write_text("old")
     script = (
@@ -140,7 +149,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that takes no files, also from an administrator, who may write anywhere."""
+    """A folder that is not writable, also for root."""
     folder = tmp_path / "read-only"
     folder.mkdir()
     may = os.access
@@ -159,7 +168,10 @@ def test_a_folder_that_takes_no_files(read_only: Path) -> None:
 
 
 def test_folders_to_write(tmp_path: Path) -> None:
-    """One that is there, or can be made, will do; a file, or a place inside one, will not."""
+    """A folder that exists or can be created is accepted as an output folder.
+
+    A file, or a path inside a file, is refused.
+    """
     check_folder_to_write(tmp_path, "here")
     check_folder_to_write(tmp_path / "new" / "newer", "here")
     (tmp_path / "f").touch()
@@ -175,7 +187,10 @@ def test_folders_to_write(tmp_path: Path) -> None:
 
 
 def test_a_symbolic_link_stays(tmp_path: Path) -> None:
-    """What it points to is written, through a chain of links and where nothing was before; the links stay links."""
+    """Writing to a symbolic link writes its target and keeps the link.
+
+    This holds for a chain of links and for a link to a missing file.
+    """
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "f").write_text("old")
     (tmp_path / "first").symlink_to("second")
@@ -189,7 +204,7 @@ def test_a_symbolic_link_stays(tmp_path: Path) -> None:
 
 
 def test_a_device_stays_a_device(tmp_path: Path) -> None:
-    """/dev/null, also behind a link, swallows what is written, and is a device afterwards."""
+    """/dev/null remains a device after a write, also through a link."""
     (tmp_path / "null").symlink_to("/dev/null")
     for path in (tmp_path / "null", Path("/dev/null")):
         write_atomic(path, "new")
@@ -206,7 +221,10 @@ def test_a_pipe_gets_the_content(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_not_replaced(tmp_path: Path) -> None:
-    """/dev/stdout that goes into a file writes into that open file: what is printed later comes after it."""
+    """Writing to /dev/stdout writes into the open file or pipe.
+
+    The file behind standard output is not replaced.
+    """
     script = "from hocket.util.files import write_atomic; write_atomic('/dev/stdout', 'new\\n')"
     with open(tmp_path / "out", "w") as out:
         before = os.fstat(out.fileno()).st_ino
@@ -217,7 +235,7 @@ def test_standard_output_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named_and_not_the_file_aside(tmp_path: Path) -> None:
-    """The message says which folder is missing, and nothing of the file that would have been renamed."""
+    """The error names the missing folder, not the temporary file."""
     with pytest.raises(InputError, match="no folder") as caught:
         write_atomic(tmp_path / "missing" / "f", "new")
     assert caught.value.found == f"no folder {tmp_path / 'missing'}"
@@ -254,7 +272,11 @@ def test_digest_is_sha256() -> None:
 
 
 def test_only_files_of_a_kind_are_replaced(tmp_path: Path) -> None:
-    """Nothing, an empty file and one of the kind are; what somebody wrote by hand is not."""
+    """Only a file of the same kind is replaced.
+
+    A missing file, an empty file and a file with the expected beginning are accepted. A file with other content is
+    refused.
+    """
     from hocket.util.files import check_replaced
 
     path = tmp_path / "plan.yaml"

@@ -23,7 +23,10 @@ print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> tuple[bool, int]:
-    """Whether the allocator was told, and page faults of ten rounds of the same tensors in a fresh process."""
+    """Return whether the allocator was configured, and the number of page faults.
+
+    The faults are those of ten rounds of the same tensors in a new process.
+    """
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True, text=True)
     kept, count = done.stdout.split()
     return kept == "True", int(count)

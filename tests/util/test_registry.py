@@ -24,7 +24,10 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_members_are_the_public_files_in_order(room: str) -> None:
-    """Members come in alphabetical order; a file that starts with an underscore is a helper."""
+    """Members are in alphabetical order.
+
+    A file with a leading underscore is a helper, not a member.
+    """
     assert registry.names(room) == ("alpha", "beta")
 
 
@@ -35,7 +38,10 @@ def test_a_member_is_its_module(room: str) -> None:
 
 @pytest.mark.parametrize("name", ["alhpa", "_helper", "", "os", "alpha.x", "../alpha"])
 def test_an_unknown_name_is_refused(room: str, name: str) -> None:
-    """Only members can be loaded: no helper, no other module, no path; the message lists the members."""
+    """Only members can be loaded; the error lists the members.
+
+    Helpers, other modules and paths are refused.
+    """
     with pytest.raises(InputError) as caught:
         registry.load(room, name, "thing")
     assert caught.value.expected == "one of alpha, beta"

@@ -73,7 +73,10 @@ def test_a_whole_is_built() -> None:
     ],
 )
 def test_wrong_data_names_the_key(data: Any, place: str, found: str, expected: str, step: str) -> None:
-    """The error names the path of the key, what was found, what was expected, and the nearest valid name."""
+    """The error names the key's path, the found and the expected value.
+
+    It also suggests the nearest valid name.
+    """
     with pytest.raises(InputError) as caught:
         read_as(Whole, data, "f")
     error = caught.value
@@ -112,7 +115,10 @@ def test_only_numbers_are_numbers(key: str, inside: Any, value: Any) -> None:
 
 
 def test_whole_numbers_may_be_written_as_others() -> None:
-    """2.0 is 2, and 2 is 2.0; an id that may be a text is left as it is, and keys are texts in JSON."""
+    """Whole numbers may be written as floats, and floats as whole numbers.
+
+    An id that may be a string stays as it is. JSON keys, which are strings, are converted to integers.
+    """
     found = read_as(
         Numbers, {"count": 2.0, "share": 2, "limit": 3, "counts": [1, 2.0], "shares": {"a": 1}, "id": "7"}, "f"
     )

@@ -41,7 +41,10 @@ VALUES = st.recursive(
     ],
 )
 def test_a_value_has_a_line(text: str | bytes, path: list[str | int], line: int) -> None:
-    """Also inside what stands on several lines; of an unknown key, that of what is around it; 0 for nothing at all."""
+    """Each value has a source line, also within a multi-line value.
+
+    For an unknown key, the line is that of the enclosing value. The line is 0 if the document has no such value.
+    """
     assert line_of(text, path) == line
 
 

@@ -13,7 +13,10 @@ needs_slices = pytest.mark.skipif(time_slice_s() is None, reason="this kernel ha
 
 @needs_slices
 def test_a_thread_has_the_longest_slice_inside_and_its_own_after() -> None:
-    """The slice is long inside, also in a thread started there, and as before afterwards, also after an error."""
+    """The time slice is long inside the context and restored afterwards.
+
+    A thread that is started inside has the long slice too. The slice is also restored after an error.
+    """
     usual_s, inside_s = time_slice_s(), list[float | None]()
 
     def fail() -> None:
@@ -33,7 +36,10 @@ def test_a_thread_has_the_longest_slice_inside_and_its_own_after() -> None:
 
 @needs_slices
 def test_other_threads_keep_their_slice() -> None:
-    """A thread that was started before has a shorter slice than the one that computes: it gets the core when it wakes up."""
+    """An older thread keeps its shorter time slice.
+
+    It therefore gets the core when it wakes up.
+    """
     begin, end = threading.Event(), threading.Event()
 
     def wait() -> None:

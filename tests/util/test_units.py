@@ -75,7 +75,10 @@ def test_networks_are_sold_in_bits() -> None:
     "text", ["2", "GB", "2gb", "-2GB", "0GB", "2 G", "2Gbit", "2GB/h", "1e999GB", "nanGB", f"{'9' * 400}GB", ""]
 )
 def test_what_is_no_size(text: str) -> None:
-    """Refused at its place, with what is one; so is a size where a rate belongs, and the other way round."""
+    """An invalid size or rate is refused with an example of a valid value.
+
+    A size is refused where a rate is expected, and a rate where a size is expected.
+    """
     for read, like in ((read_size, "2GB or"), (read_rate, "2GB/s or")):
         with pytest.raises(InputError, match=f"there: found .* such as {like}"):
             read(text, "there")
@@ -141,7 +144,10 @@ def test_counts_agree_with_their_noun() -> None:
     ],
 )
 def test_peaks_are_short(peaks: dict[int, float], shown: str) -> None:
-    """Devices that hold the same stand together; of many that differ only the extremes are told."""
+    """Devices with equal peaks are grouped.
+
+    If many devices differ, only the lowest and the highest peak are shown.
+    """
     assert show_peaks(peaks) == shown
 
 

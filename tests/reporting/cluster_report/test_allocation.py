@@ -32,7 +32,7 @@ def area(path: str) -> float:
 
 
 def test_areas_are_as_large_as_what_was_held() -> None:
-    """A band of three times the time and workers has three times the area, wherever it stands."""
+    """A band's area is proportional to time and workers, at any position."""
     edges = np.array([0.0, 1.0, 2.0, 3.0])
     first, second = np.array([1.0, 0.0, 1.0]), np.array([1.0, 3.0, 2.0])
     found = shapes(bands([Band("a", RED, first), Band("b", BLUE, second)], edges, 3.0, height_axis(4.0, "y"), "t", 4.0))
@@ -73,7 +73,10 @@ def test_many_jobs_are_shown_by_type() -> None:
 
 
 def test_bars_are_as_long_as_their_sizes() -> None:
-    """Pieces follow each other; what is 0 is left out; names stand whole, however long."""
+    """The length of each piece of a stacked bar is proportional to its size.
+
+    Pieces of size 0 are omitted. Long names are not shortened.
+    """
     drawing = stacked_bars([("p", [("x", RED, 1.0), ("y", BLUE, 3.0)], "4"), ("q", [("x", RED, 0.0)], "0")], "t")
     widths = [float(re.findall(r"h([\d.]+)", e.get("d", ""))[0]) for e in shapes(drawing)]
     assert len(widths) == 2

@@ -21,7 +21,7 @@ def test_long_times_are_in_hours() -> None:
 
 @given(st.floats(1e-3, 1e8), st.floats(1.0001, 1e6), st.booleans(), st.sampled_from(["", "time", "%"]))
 def test_marks_stand_in_order_within_the_axis(low: float, ratio: float, log: bool, unit: str) -> None:
-    """Every mark has its value's place, between the ends, and no two have the same label."""
+    """Marks are in order within the axis and have different labels."""
     axis = Axis(low, low * ratio, 0.0, 100.0, unit, log)
     marks = axis.marks(6)
     places = [axis.at(value) for value, _ in marks]
@@ -41,7 +41,10 @@ def test_a_logarithmic_axis_gives_ratios_the_same_room() -> None:
 @example(1.5, 10.0, "time")
 @given(st.floats(1e-3, 1e3), st.floats(10.0, 1e6), st.sampled_from(["", "time"]))
 def test_marks_of_a_logarithmic_axis_leave_no_part_of_it_empty(low: float, ratio: float, unit: str) -> None:
-    """Wherever one looks there is a mark within half of the axis: marks at even distances crowd at its right end."""
+    """No gap between marks of a logarithmic axis reaches half of the axis.
+
+    Marks at equal distances in value would crowd at the right end.
+    """
     axis = Axis(low, low * ratio, 0.0, 100.0, unit, log=True)
     places = [0.0, *(axis.at(value) for value, _ in axis.marks(6)), 100.0]
     assert max(b - a for a, b in pairwise(places)) < 50
@@ -49,7 +52,10 @@ def test_marks_of_a_logarithmic_axis_leave_no_part_of_it_empty(low: float, ratio
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=5), st.booleans())
 def test_spans_are_never_empty(values: list[float], log: bool) -> None:
-    """Whatever is shown, there is an axis for it: finite, low below high, both > 0 if logarithmic."""
+    """The span of any values is finite and not empty.
+
+    The lower end of a logarithmic axis is above 0.
+    """
     low, high = span_of([float(v) for v in values], log)
     assert np.isfinite([low, high]).all()
     assert low < high

@@ -54,7 +54,10 @@ def test_nobody_finished() -> None:
 
 
 def test_cost_by_type_is_what_was_paid() -> None:
-    """At the prices of the moment, which a simulation keeps with each lease; a type's own price is that of the beginning."""
+    """The cost by worker type uses the prices at the time of each lease.
+
+    A simulation keeps these prices with each lease. The price in a type's own entry is the initial price.
+    """
     assert facts.cost_by_type(clusters.pair()) == pytest.approx([60 / 3600 * 3.0, 60 / 3600 * 1.0])
     table, types = packaged(), (WorkerType("v100", 1, 1, 1.0), WorkerType("k80", 1, 1, 0.5))
     work = static(table, 4, 0)

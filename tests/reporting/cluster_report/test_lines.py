@@ -1,4 +1,4 @@
-"""Line charts of clusters: what is drawn is what happened, and drawings stay small."""
+"""Line charts of cluster reports show the data and stay small."""
 
 import re
 from math import log
@@ -17,7 +17,11 @@ def lines(drawing: str) -> list[ET.Element]:
 
 
 def test_a_distribution_rises_where_jobs_are() -> None:
-    """Of four jobs one is not finished: three steps of a quarter, at places by the logarithm, and none up to the top."""
+    """A distribution rises by one step at each finished job.
+
+    Three of four jobs are finished: the line has three steps of a quarter, at logarithmic positions, and ends below
+    the top.
+    """
     sample = Sample("p", line_look(0), np.array([1.0, 10.0, 100.0]), 4)
     (line,) = lines(distribution([sample], "CDF", "x"))
     steps = [tuple(map(float, found)) for found in re.findall(r"H([\d.]+)V([\d.]+)", line.get("d", ""))]
@@ -30,7 +34,10 @@ def test_a_distribution_rises_where_jobs_are() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 20_000])
 def test_distributions_of_any_size_are_small(count: int) -> None:
-    """No job, one job, very many jobs, some of which waited for nothing: a drawing below 20 kB."""
+    """A distribution's drawing is smaller than 20 kB for any number of jobs.
+
+    Some of the jobs have a waiting time of 0.
+    """
     values = np.linspace(0.0, 1e5, count) if count > 1 else np.zeros(count)
     drawing = distribution([Sample("p", line_look(0), values, max(1, count))], "CDF", "x", "time", least=1.0)
     ET.fromstring(drawing)

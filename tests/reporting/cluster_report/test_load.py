@@ -23,7 +23,10 @@ ROWS: list[LoadRow] = [
 
 
 def test_figures_are_means_and_the_best_is_marked() -> None:
-    """Seeds come together; where nothing is finished there is a dash; only rates of two policies have a best."""
+    """The table shows means over seeds and marks the best policy.
+
+    A dash replaces the figure if no job is finished. Only rates with two policies have a best policy.
+    """
     page = load_report_html(ROWS)
     text = " ".join(documents.check(page).text)
     for word in ("5 h", "10 h", "20 h", "–", "of up to 2 runs"):
@@ -33,7 +36,10 @@ def test_figures_are_means_and_the_best_is_marked() -> None:
 
 
 def test_points_stand_where_they_belong() -> None:
-    """One for each policy and rate that has a time; of runs that differ, a line from the least to the most."""
+    """The chart has one point for each policy and rate with a completion time.
+
+    If seeds differ, a line connects the lowest and the highest value.
+    """
     root = ET.fromstring(load_chart(ROWS))
     places = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.findall(".//{*}circle")]
     assert len(places) == 4
@@ -76,7 +82,10 @@ def test_odd_rows_are_a_page(rows: list[LoadRow]) -> None:
 
 
 def test_distributions_have_the_looks_of_the_chart() -> None:
-    """A policy's line is the same in both drawings; jobs that are not finished leave its end below the top."""
+    """A policy's line has the same style in both drawings.
+
+    Unfinished jobs leave the end of its distribution below the top.
+    """
     page = load_report_html(ROWS, times=[("gavel", np.array([3600.0, 7200.0]), 4)], at="2 jobs an hour")
     text = " ".join(documents.check(page).text)
     assert "Job completion times at 2 jobs an hour" in text

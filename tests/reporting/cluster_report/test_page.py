@@ -22,7 +22,10 @@ def words(page: str) -> str:
 
 
 def test_policies_stand_side_by_side() -> None:
-    """Every figure that a person expects, notes and refusals, nothing from outside, the same to the byte each time."""
+    """The page compares two policies with all figures, notes and refusals.
+
+    It loads nothing external, and two calls return the same bytes.
+    """
     runs = [("pair", clusters.pair()), ("slower", clusters.slower())]
     page = cluster_report_html(runs)
     text = words(page)
@@ -61,7 +64,10 @@ def test_only_jobs_that_count_are_spoken_of() -> None:
 @pytest.mark.parametrize("run", [clusters.empty(), clusters.stuck(), clusters.pair(), clusters.crowd(1)])
 @pytest.mark.parametrize("count", [1, 2])
 def test_odd_runs_are_pages(run: ClusterRun, count: int) -> None:
-    """No jobs, nobody finished, one job: a page, and nothing that is not a number in it."""
+    """A run without jobs, without finished jobs or with one job has a page.
+
+    The page contains no NaN and no infinity.
+    """
     page = cluster_report_html([(f"p{k}", run) for k in range(count)])
     documents.Document(page)
     assert not re.search(r"\b(nan|inf)\b", page.split("<main>")[1].split("</main>")[0])
@@ -102,7 +108,10 @@ def test_what_changed_meanwhile_is_said() -> None:
 
 
 def test_a_simulation_has_a_report() -> None:
-    """Whatever the simulator makes of a generated workload, SLOs and several workers among it."""
+    """A simulation of a generated workload has a report.
+
+    The workload has SLOs and jobs on several workers.
+    """
     table = packaged()
     types = tuple(WorkerType(name, 4, 4, 1.0) for name in ("v100", "p100", "k80"))
     work = continuous(table, 12, 6.0, 0, Draws(multiple=True, slos=True))

@@ -21,7 +21,10 @@ EDGES = np.array([0.0, 20.0, 40.0, 60.0, 100.0])
 
 
 def test_jobs_and_workers_by_hand() -> None:
-    """Who was there, who ran and what was held, in four stretches; who was refused does not count."""
+    """Jobs and held workers in each bin match a count by hand.
+
+    A refused job does not count.
+    """
     run = clusters.pair()
     assert jobs_present(run, EDGES) == pytest.approx([1, 2, 2, 1])
     assert jobs_running(run, EDGES) == pytest.approx([1, 1, 2, 1])
@@ -51,7 +54,10 @@ def test_workers_are_those_of_metrics() -> None:
 
 
 def test_worth_is_relative_to_a_worker_on_average() -> None:
-    """The average worker does 7.5 steps a second: a fast one is worth 10 / 7.5 of it, a slow one 5 / 7.5."""
+    """The worth of a worker is relative to the average worker.
+
+    The average worker does 7.5 steps per second; a fast worker is worth 10 / 7.5 and a slow worker 5 / 7.5.
+    """
     own, worth = by_job(clusters.pair(), EDGES)
     assert own == pytest.approx(np.array([[1, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0]]))
     assert worth[0] == pytest.approx(own[0] * 4 / 3)
@@ -59,7 +65,10 @@ def test_worth_is_relative_to_a_worker_on_average() -> None:
 
 
 def test_bins_are_bounded_and_end_with_the_run() -> None:
-    """Many rounds do not give many bins, and a run that ends early has bins of the same length as the longest."""
+    """The number of bins is bounded, and the last bin ends with the run.
+
+    The bins of a shorter run are as long as the bins of the longest run.
+    """
     long, short = clusters.crowd(5000), clusters.crowd(2500)
     edges = edges_of(long, long.ended_s)
     assert len(edges) == MOST_BINS + 1

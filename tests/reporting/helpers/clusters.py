@@ -10,7 +10,10 @@ TYPES = (WorkerType("fast", 2, 2, 3.0), WorkerType("slow", 2, 1, 1.0))
 def record(
     job: Job, started_s: float | None, finished_s: float | None, worker_s: tuple[float, float], refused: str = ""
 ) -> JobRecord:
-    """Of a job of 10 steps a second on a fast worker and 5 on a slow one, at the types' prices."""
+    """Return the record of a job, at the prices of the worker types.
+
+    The job runs 10 steps per second on a fast worker and 5 on a slow worker.
+    """
     cost = sum(s / 3600 * t.price_usd_per_hour for s, t in zip(worker_s, TYPES, strict=True))
     return JobRecord(job, (10.0, 5.0), started_s, finished_s, worker_s, cost, 0, refused)
 
@@ -21,7 +24,11 @@ def span(job: int, kind: int, began_s: float, ended_s: float) -> Span:
 
 
 def pair(entities: tuple[str, str] = ("red", "blue")) -> ClusterRun:
-    """Job a holds a fast worker from 0 to 60 and b, that comes at 20, a slow one from 40 to 100; c asks for too much."""
+    """Return a run of two jobs on two workers, and one refused job.
+
+    Job a holds a fast worker from 0 s to 60 s. Job b arrives at 20 s and holds a slow worker from 40 s to 100 s. Job c
+    asks for too many workers.
+    """
     a, b = Job("a", "m", 600.0, entity=entities[0]), Job("b", "m", 300.0, 1, 20.0, entity=entities[1])
     records = (
         record(a, 0.0, 60.0, (60.0, 0.0)),
@@ -33,7 +40,7 @@ def pair(entities: tuple[str, str] = ("red", "blue")) -> ClusterRun:
 
 
 def slower() -> ClusterRun:
-    """The same jobs, one after the other on the slow worker, twice as dear as they need be."""
+    """Return a run of the same jobs, one after the other on the slow worker."""
     a, b = Job("a", "m", 600.0, entity="red"), Job("b", "m", 300.0, 1, 20.0, entity="blue")
     records = (record(a, 0.0, 120.0, (0.0, 120.0)), record(b, 120.0, 180.0, (0.0, 60.0)))
     spans = span(0, 1, 0.0, 120.0), span(1, 1, 120.0, 180.0)
@@ -52,7 +59,10 @@ def stuck() -> ClusterRun:
 
 
 def crowd(count: int, length_s: float = 50.0) -> ClusterRun:
-    """So many jobs, one every 10 s, each on a worker of its own for some time; entities take turns."""
+    """Return a run of `count` jobs, one every 10 s, each on its own worker.
+
+    The jobs belong to three entities in turn.
+    """
     types = (WorkerType("fast", 9),)
     records, spans = [], []
     for k in range(count):

@@ -1,4 +1,4 @@
-"""Reading an HTML document strictly: what is open is closed, nothing points outside."""
+"""Strict HTML parser: tags are balanced and nothing is loaded externally."""
 
 import re
 from html.parser import HTMLParser
@@ -43,7 +43,10 @@ def drawings(page: str) -> list[ET.Element]:
 
 
 def check(page: str) -> Document:
-    """Well-formed, described, and alone: no address, no import, no element that loads something."""
+    """Parse a page; require valid drawings with titles and no external content.
+
+    Addresses, imports and elements that load something are refused.
+    """
     document = Document(page)
     found = drawings(page)
     assert found
