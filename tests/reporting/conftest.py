@@ -20,7 +20,10 @@ DEVICE = "v100-16gb"
 def prediction(
     depth: int, microbatches: int, strategy: str, chunks: int, width: int, recompute: bool, model: str
 ) -> Predicted:
-    """A chain with one layer a stage, `chunks` stages a device, `width` replicas a stage."""
+    """Predict a plan of a chain with one layer in each stage.
+
+    Each device has `chunks` stages, and each stage has `width` replicas.
+    """
     count = depth * chunks
     profile = synthetic.chain(count, name=model, device_type=DEVICE, forward_s=0.01, backward_s=0.02, stash_bytes=4e8)
     stages = tuple(

@@ -18,7 +18,10 @@ def texts(drawing: str) -> list[str]:
 
 
 def test_shares_are_those_of_the_simulation(predicted: Callable[..., Any]) -> None:
-    """Each bar's busy share is the summary's utilisation of that device; a forward takes half of what a backward does."""
+    """Each bar's busy share is the utilisation in the summary.
+
+    A forward takes half the time of a backward.
+    """
     plan, trace, summary = predicted()
     window = choose(trace, plan.microbatches)
     told = [t for t in texts(utilization(window.events(trace), window, (0, 1, 2, 3))) if t.startswith("Device")]
@@ -30,7 +33,10 @@ def test_shares_are_those_of_the_simulation(predicted: Callable[..., Any]) -> No
 
 
 def test_bars_are_as_long_as_their_times() -> None:
-    """Twice the time is twice the length; what was not measured has no bar and is said."""
+    """The length of a bar is proportional to its time.
+
+    A time that was not measured has no bar, and the drawing says so.
+    """
     drawing = paired_bars([("slow", 2.0, 1.0), ("other", 1.0, nan)], "Times")
     widths = {
         (e.findtext("{*}title") or ""): float((re.search(r"h([\d.]+)", e.get("d", "")) or [0, 0])[1])
@@ -44,7 +50,10 @@ def test_bars_are_as_long_as_their_times() -> None:
 
 @pytest.mark.parametrize("log_axis", [False, True])
 def test_each_curve_is_drawn_and_named(log_axis: bool) -> None:
-    """One line for each strategy that has losses, lower losses lower on the page, names apart from each other."""
+    """Each strategy with losses has one line with a name.
+
+    Lower losses are lower on the page, and the names do not overlap.
+    """
     drawing = loss_curves({"flush": [4.0, 2.0], "two_bw": [4.0, 2.001, nan], "none": []}, log_axis)
     root = ET.fromstring(drawing)
     lines = [e for e in root.findall(".//{*}path") if e.get("class") == "loss" and e.find("{*}title") is not None]

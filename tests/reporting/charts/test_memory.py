@@ -32,7 +32,11 @@ def test_every_device_has_a_curve_with_its_peak(predicted: Callable[..., Any]) -
 
 
 def test_the_curve_is_the_record() -> None:
-    """Up by one step, up to a spike that lasts less than a column, down again; the measured one beside it."""
+    """The memory curve follows the recorded steps.
+
+    It rises by one step, then to a spike shorter than a column of the drawing, and falls again. The measured curve is
+    drawn too.
+    """
     steps = [(0.0, 100.0), (2.0, 200.0), (5.0, 400.0), (5.0001, 200.0), (8.0, 100.0)]
     trace = Trace.of([], {0: steps})
     window = Window(0.0, 10.0, 0, 1, 1)

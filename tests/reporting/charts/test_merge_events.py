@@ -10,7 +10,10 @@ from hocket.reporting.charts.merge_events import blocks_of, smallest_s
 
 @st.composite
 def lanes(draw: st.DrawFn) -> list[Event]:
-    """Instructions of one lane, one after the other, some with gaps, some without any length."""
+    """Draw the successive instructions of one lane.
+
+    Some have gaps between them, and some have a duration of 0.
+    """
     found, now = [], 0.0
     for m in range(draw(st.integers(0, 60))):
         now += draw(st.sampled_from([0.0, 0.0, 0.01, 3.0]))
@@ -22,7 +25,10 @@ def lanes(draw: st.DrawFn) -> list[Event]:
 
 @given(lanes(), st.sampled_from([0.0, 0.05, 0.5, 5.0]))
 def test_no_event_is_lost_or_moved(events: list[Event], smallest: float) -> None:
-    """Blocks hold all events in their order; a block lasts from its first event's start to its last one's end."""
+    """Blocks contain all events in order.
+
+    A block lasts from the start of its first event to the latest end of its events.
+    """
     blocks = blocks_of(events, smallest)
     assert [e for block in blocks for e in block.events] == events
     for block in blocks:
@@ -37,7 +43,7 @@ def test_without_a_limit_every_event_is_its_own_block(events: list[Event]) -> No
 
 
 def test_the_limit_grows_until_all_fit() -> None:
-    """A thousand instructions come down to at most fifty blocks; fifty stay as they are."""
+    """A thousand instructions become at most fifty blocks; fifty stay separate."""
     events = [Event(0, COMPUTE, f"forward 0 #{m}", Kind.FORWARD, 0, m, m * 1.0, m + 1.0) for m in range(1000)]
     limit = smallest_s([events], 50, 0.1, 1000.0)
     assert 1 <= len(blocks_of(events, limit)) <= 50

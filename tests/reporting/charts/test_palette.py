@@ -17,7 +17,10 @@ from hocket.reporting.charts.palette import (
 
 
 def test_contrast_is_that_of_wcag() -> None:
-    """Black on white is 21 to 1, a colour on itself 1 to 1, and #767676 is the famous grey that just passes."""
+    """The contrast is as WCAG defines it.
+
+    Black on white is 21 to 1, and a colour on itself is 1 to 1. The grey #767676 on white just passes at 4.54 to 1.
+    """
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#123456", "#123456") == 1
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
@@ -56,7 +59,10 @@ def test_every_kind_has_a_class_with_a_paint_and_a_meaning(kind: Kind) -> None:
 
 
 def test_neighbouring_chunks_differ() -> None:
-    """A device's chunk and the next are painted differently, and recomputation as neither."""
+    """Successive chunks of a device have different colours.
+
+    Recomputation has a colour of its own.
+    """
     for kind in (Kind.FORWARD, Kind.BACKWARD):
         assert all(class_of(kind, c) != class_of(kind, c + 1) for c in range(6))
     assert class_of(Kind.FORWARD, again=True) == "again"

@@ -1,4 +1,7 @@
-"""The staircase: at each moment as many devices as compute then, its average the utilisation."""
+"""Staircase chart: the number of computing devices at each moment.
+
+Its average is the sum of the devices' utilisations.
+"""
 
 import re
 from collections.abc import Callable
@@ -35,7 +38,10 @@ def burst() -> tuple[Plan, Trace]:
 
 @pytest.mark.parametrize(("strategy", "width"), [("flush", 1), ("gpipe", 2), ("pipedream", 1)])
 def test_counts_are_those_of_the_moment(strategy: str, width: int, predicted: Callable[..., Any]) -> None:
-    """At random moments of the window, counted by hand; on average the sum of utilisations; shares are of the whole."""
+    """The count at random moments matches a count by hand.
+
+    The average is the sum of the utilisations. The shares add up to 1.
+    """
     plan, trace, summary = predicted(4, 8, strategy, width=width)
     window = choose(trace, plan.microbatches, 1)
     found = stairs_of(trace, window)
@@ -52,7 +58,10 @@ def test_counts_are_those_of_the_moment(strategy: str, width: int, predicted: Ca
 
 
 def test_swaps_in_the_lane_of_compute_are_none() -> None:
-    """A device that waits for its host does not compute: the average is the sum of utilisations here as well."""
+    """A device that waits for its host does not compute.
+
+    The average is the sum of the utilisations here as well.
+    """
     profile = synthetic.chain(
         4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb"
     )  # fmt: skip
@@ -66,7 +75,10 @@ def test_swaps_in_the_lane_of_compute_are_none() -> None:
 
 
 def test_waves_of_a_device_count_once() -> None:
-    """At each moment the devices of which any wave computes, and the bars of the same devices are as long."""
+    """A device counts once at a moment at which any of its waves computes.
+
+    The bars of the same devices have the same length.
+    """
     profile = synthetic.chain(2, forward_s=0.02, backward_s=0.04, weights_bytes=1e4, device_type="v100-16gb")
     layers = tuple(layer.name for layer in profile.layers)
     cluster = Cluster("lab", (Level("server", 2, 1e12),), device_type=profile.device_type)
@@ -89,7 +101,10 @@ def test_waves_of_a_device_count_once() -> None:
 
 
 def test_what_a_wave_leaves_of_another_may_begin_behind_the_window() -> None:
-    """One wave's backward lasts beyond the end of the window, and the other's that began beside it still longer."""
+    """Two overlapping backwards of different waves both last beyond the window.
+
+    The device counts once in each step of the window.
+    """
     spans = (
         (COMPUTE, Kind.FORWARD, 0, 0.0, 1.0),
         (COMPUTE, Kind.BACKWARD, 0, 1.0, 4.0),
@@ -107,7 +122,10 @@ def test_what_a_wave_leaves_of_another_may_begin_behind_the_window() -> None:
 def test_many_steps_become_means_and_keep_the_average(
     predicted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many stretches as there may be, said in a note, with the same average and table."""
+    """Many steps become the maximum number of means, with the same average.
+
+    The table is the same, and a note says so.
+    """
     plan, trace, _ = predicted(8, 32)
     window = choose(trace, plan.microbatches, 1)
     fine, whole = stairs_of(trace, window), staircase(plan, trace, None)
@@ -124,7 +142,10 @@ def test_many_steps_become_means_and_keep_the_average(
 
 
 def test_bursts_are_steps_with_names() -> None:
-    """4, 2 and 1 devices and back; the sentence tells of those of the cluster that are free; axes in milliseconds."""
+    """A burst-parallel plan has named steps of 4, 2 and 1 devices and back.
+
+    The sentence names the cluster's number of devices. The axis is in milliseconds.
+    """
     plan, trace = burst()
     found = staircase(plan, trace, None)
     assert found is not None
@@ -142,7 +163,10 @@ def test_bursts_are_steps_with_names() -> None:
 
 
 def test_a_run_stands_below_on_the_same_axes(predicted: Callable[..., Any]) -> None:
-    """Two drawings with the same ticks, both averages in the sentence, and a column in the table."""
+    """A measured run has a second drawing with the same ticks.
+
+    The sentence has both averages, and the table has a column of measured shares.
+    """
     plan, trace, _ = predicted()
     found = staircase(plan, trace, trace)
     assert found is not None

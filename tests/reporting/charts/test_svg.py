@@ -23,7 +23,10 @@ def test_numbers_are_short_and_near(value: float) -> None:
 
 @given(LENGTHS, st.floats(0, 1e6), st.integers(1, 40))
 def test_ticks_lie_inside_and_are_about_as_many_as_wanted(length: float, low: float, wanted: int) -> None:
-    """Between a third of the wanted number and one more than it, evenly spaced, from low to high."""
+    """The number of ticks is near the wanted number.
+
+    It is between a third of the wanted number and one more than it. All ticks lie between the low and the high end.
+    """
     high = low + length
     if high - low < 1e-6 * high:
         return

@@ -46,7 +46,10 @@ def paths(found: Timeline) -> Iterator[tuple[Element, list[tuple[float, float]]]
 
 
 def names(found: Timeline) -> list[str]:
-    """The name of every instruction that is drawn, whether it has a path of its own or shares one."""
+    """Return the names of all drawn instructions.
+
+    An instruction has its own path or shares a path.
+    """
     told = []
     for path, boxes in paths(found):
         if path.get("data-t") is None:
@@ -91,7 +94,10 @@ def test_blocks_lie_where_their_times_are(predicted: Callable[..., Any]) -> None
 
 
 def test_a_crowd_is_drawn_together_and_said(predicted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for few blocks nothing is lost: the counts add up, and a note says what was done."""
+    """A timeline with few blocks loses no instruction.
+
+    The counts add up, and a note explains the merged blocks.
+    """
     monkeypatch.setattr(module, "MOST_TOLD", 0)
     monkeypatch.setattr(module, "MOST_BLOCKS", {"compute": 20, "network": 1000})
     plan, trace, _ = predicted()
@@ -108,7 +114,10 @@ def test_a_crowd_is_drawn_together_and_said(predicted: Callable[..., Any], monke
 
 
 def test_the_critical_path_is_outlined(predicted: Callable[..., Any]) -> None:
-    """As many outlines as instructions of the path in the window, and none without a path."""
+    """Each instruction of the critical path in the window has an outline.
+
+    Without a path there are no outlines.
+    """
     plan, trace, summary = predicted()
     path = set(summary.critical_path)
     window = choose(trace, plan.microbatches)
@@ -127,7 +136,10 @@ def test_the_critical_path_is_outlined(predicted: Callable[..., Any]) -> None:
 
 
 def test_numbers_of_microbatches_stand_in_blocks(predicted: Callable[..., Any]) -> None:
-    """Wide blocks show their microbatch at once; on a device with several chunks the stage stands before it."""
+    """Wide blocks show the number of their microbatch at once.
+
+    On a device with several chunks, the label begins with the stage.
+    """
     plan, trace, _ = predicted()
     found, _ = drawn(plan, trace)
     shown = re.findall(r'<text class="t1 l-b0"[^>]*>(\d+)</text>', found.rows[3].compute)
@@ -138,7 +150,10 @@ def test_numbers_of_microbatches_stand_in_blocks(predicted: Callable[..., Any]) 
 
 
 def test_many_devices_leave_out_replicas_and_say_so() -> None:
-    """Of 300 replicas of two stages, as many rows as there is room for, the first replicas of both among them."""
+    """A plan with many devices shows the maximum number of rows and a note.
+
+    Of 300 replicas of two stages, the first replicas of both stages are shown.
+    """
     stages = (PlanStage(("a",), tuple(range(150))), PlanStage(("b",), tuple(range(150, 300))))
     cluster = Cluster("lab", (Level("server", 300, 1e9),), device_type="v100-16gb")
     plan = Plan("flush", "model", 150, 1, stages, cluster)
@@ -150,7 +165,10 @@ def test_many_devices_leave_out_replicas_and_say_so() -> None:
 
 
 def test_the_legend_names_what_is_there_and_nothing_else(predicted: Callable[..., Any]) -> None:
-    """Recomputation only where there is some, all-reduce only where stages have replicas."""
+    """The legend names only the kinds that the timeline contains.
+
+    Recomputation appears only if the plan recomputes, and all-reduce only if stages have replicas.
+    """
 
     def legend(*args: Any, **options: Any) -> set[str]:
         plan, trace, _ = predicted(*args, **options)

@@ -11,7 +11,10 @@ from hocket.reporting.charts.window import MOST_ITERATIONS, batch_starts, choose
 
 
 def made(batches: int, microbatches: int = 2, device: int = 0) -> Trace:
-    """A device that runs a forward and a backward a second each, batch after batch, from second 100."""
+    """Return a trace of one device that runs batch after batch.
+
+    It starts at 100 s. Each forward and each backward takes one second.
+    """
     events = []
     for m in range(batches * microbatches):
         for k, kind in enumerate((Kind.FORWARD, Kind.BACKWARD)):
@@ -27,7 +30,10 @@ def test_batches_start_with_their_first_forward() -> None:
 
 @pytest.mark.parametrize(("batches", "first", "count"), [(1, 0, 1), (2, 0, 1), (3, 1, 1), (4, 1, 2), (9, 3, 3)])
 def test_the_window_is_whole_iterations_out_of_the_middle(batches: int, first: int, count: int) -> None:
-    """Neither the first nor the last iteration where there are others, and at most MOST_ITERATIONS."""
+    """The window omits the first and last iteration if there are others.
+
+    It has at most MOST_ITERATIONS.
+    """
     window = choose(made(batches), 2)
     assert (window.first, window.count, window.total) == (first, count, batches)
     assert (window.start_s, window.seconds) == (100.0 + 4 * first, 4.0 * count)
@@ -54,7 +60,11 @@ def test_a_span_in_the_last_iteration_is_inside_too() -> None:
 
 
 def test_the_events_are_those_that_run_in_it() -> None:
-    """Two microbatches with two instructions each, none of the neighbours' that only touch it."""
+    """The events of a window are the instructions that run in it.
+
+    Here they are two instructions for each of two microbatches. Neighbouring instructions that only touch the window
+    are left out.
+    """
     trace = made(5)
     window = choose(trace, 2, count=1)
     assert [e.name for e in window.events(trace)] == [
@@ -70,7 +80,10 @@ def test_an_empty_trace_has_a_window() -> None:
 
 
 def test_it_says_what_it_shows(predicted: Callable[..., Any]) -> None:
-    """The numbers count from one, and the steady state is only claimed after the first iteration."""
+    """The description counts iterations from 1.
+
+    It names a steady state only after the first iteration.
+    """
     assert choose(made(4), 2).describe() == "iterations 2 to 3 of 4, the steady state"
     assert choose(made(2), 2).describe() == "iteration 1 of 2"
     assert choose(made(1), 2).describe() == "the whole trace, one iteration"
@@ -79,7 +92,10 @@ def test_it_says_what_it_shows(predicted: Callable[..., Any]) -> None:
 
 
 def test_of_a_run_with_checkpoints_a_segment_is_drawn() -> None:
-    """The window lies inside the longest segment, its iterations count through the whole run."""
+    """The window of a run with checkpoints lies in the longest segment.
+
+    The numbers of its iterations count from the start of the run.
+    """
     events, starts, batch = [], [], 0
     for begin, batches in ((0.0, 2), (1000.0, 5), (2000.0, 3)):
         starts.append(begin)

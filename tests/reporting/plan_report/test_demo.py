@@ -24,7 +24,10 @@ def test_the_error_is_relative_to_what_was_measured() -> None:
 
 
 def test_prediction_stands_beside_measurement(predicted: Callable[..., Any]) -> None:
-    """Each strategy's figures, the fastest marked, its timelines below, and nothing from outside."""
+    """The demo page shows predictions beside measurements.
+
+    It has the figures of each strategy, marks the fastest strategy, shows its timelines and loads nothing external.
+    """
     plan, trace, summary = predicted()
     losses = {row.strategy: [4.0, 3.0, 2.5] for row in ROWS}
     page = demo_html(ROWS, losses, PlanResults(plan, trace, summary, trace))
@@ -53,7 +56,11 @@ def test_nothing_to_show_is_a_page_too() -> None:
 
 
 def test_errors_are_told_in_parts() -> None:
-    """The paced prediction beside the plain one, and pace, waits and model, whose sum is the error; dashes where they are not known."""
+    """The error of a prediction is shown in parts: pace, waits and model.
+
+    The parts add up to the error. The paced prediction is shown beside the plain prediction. Unknown values are
+    dashes.
+    """
     parts = Parts(1.16, "kernel", 0.304, 0.4, 0.38)
     row = DemoRow("flush", "straight 4", 0.304, 0.4, 2.0e9, 1.9e9, 25.0, 0.352, parts)
     assert row.paced_error == pytest.approx(-0.12)
@@ -64,7 +71,10 @@ def test_errors_are_told_in_parts() -> None:
 
 
 def test_what_trusting_a_prediction_costs() -> None:
-    """The plan that is predicted to be the fastest beside the one that is; plans that were not measured are nobody's choice."""
+    """The slowdown of the plan predicted as fastest, against the fastest plan.
+
+    Plans that were not measured are ignored.
+    """
     quick = DemoRow("gpipe", "straight 2", 0.1, 0.33, 1.0, 1.0, 1.0, paced_iteration_s=0.4)
     slow = DemoRow("flush", "straight 2", 0.2, 0.30, 1.0, 1.0, 1.0, paced_iteration_s=0.3)
     assert slower_by([quick, slow, ROWS[2]]) == pytest.approx(0.1)

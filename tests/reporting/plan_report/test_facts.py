@@ -54,7 +54,10 @@ def test_the_strategy_speaks_for_itself(predicted: Callable[..., Any]) -> None:
 
 
 def test_measured_iterations_are_found(predicted: Callable[..., Any]) -> None:
-    """A trace that is a tenth slower has iterations that are a tenth longer; one batch alone tells nothing."""
+    """The measured iteration time comes from the trace.
+
+    In a trace that is 10% slower, it is 10% longer. A single batch gives no iteration time.
+    """
     plan, trace, summary = predicted()
     slower = Trace.of([replace(e, start_s=e.start_s * 1.1, end_s=e.end_s * 1.1) for e in trace.events])
     assert facts.measured_iteration_s(slower, plan.microbatches) == pytest.approx(1.1 * summary.iteration_s)
@@ -65,7 +68,10 @@ def test_measured_iterations_are_found(predicted: Callable[..., Any]) -> None:
 
 
 def test_traffic_is_that_of_the_summary(predicted: Callable[..., Any]) -> None:
-    """Every link once, the busiest first, with its bytes; the bars are shares of the busiest."""
+    """The traffic table has each pair of devices once, the busiest first.
+
+    The bytes are those of the summary. The bars are shares of the busiest pair.
+    """
     plan, trace, summary = predicted()
     window = choose(trace, plan.microbatches)
     table = facts.traffic_table(plan, summary, window.events(trace), window)

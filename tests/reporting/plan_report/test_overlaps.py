@@ -1,4 +1,7 @@
-"""The picture of a backward with and without overlap: what is drawn is what was simulated, and its size is bounded."""
+"""Drawing of a backward with and without overlap of its all-reduces.
+
+The drawing shows the simulated times, and its size is bounded.
+"""
 
 import re
 from collections.abc import Callable
@@ -66,7 +69,10 @@ def widths(svg: str, cls: str) -> float:
 
 @pytest.mark.parametrize("buckets", [4, 20, 100])
 def test_what_is_drawn_is_as_long_as_it_takes(buckets: int) -> None:
-    """Of pieces, hidden and exposed parts, whether sums have a row each, share rows or share paths; each end is said."""
+    """Pieces, hidden parts and exposed parts have the length of their times.
+
+    This holds if all-reduces have a row each, share rows or share paths. The drawing names the gained time.
+    """
     _, _, summary = made(buckets)
     (one,) = known(summary).devices
     found = drawing(one, None, "Device 0")
@@ -105,7 +111,10 @@ def test_devices_that_look_alike_are_drawn_once() -> None:
 
 
 def test_the_page_has_it_where_gradients_are_summed(predicted: Callable[..., Any]) -> None:
-    """A sound document with picture and table, and not a word of buckets where nothing is summed."""
+    """The page has the section only if gradients are all-reduced.
+
+    The document is valid, with a drawing and a table.
+    """
     plan, trace, summary = made(4)
     page = report_html(PlanResults(plan, trace, summary, slower(trace)))
     text = " ".join(" ".join(documents.check(page).text).split())
@@ -121,7 +130,10 @@ def test_the_page_has_it_where_gradients_are_summed(predicted: Callable[..., Any
 
 
 def test_hundreds_of_buckets_stay_small() -> None:
-    """Three hundred: the section adds less than 100 kB, and says that its table is not whole."""
+    """A section of 300 buckets is smaller than 100 kB.
+
+    It says that its table is not complete.
+    """
     _, _, summary = made(300)
     found = overlaps(known(summary), None)
     assert found is not None

@@ -40,7 +40,10 @@ def measured(trace: Trace) -> Trace:
 def test_every_strategy_gives_a_document_that_stands_alone(
     strategy: str, options: dict[str, Any], predicted: Callable[..., Any]
 ) -> None:
-    """Tags match, drawings are XML with a title, nothing is loaded from anywhere, and the key figures are there."""
+    """The page is a valid document with all sections and key figures.
+
+    Tags are balanced, drawings are XML with a title, and nothing is loaded externally.
+    """
     plan, trace, summary = predicted(**{"depth": 4, "microbatches": 8, "strategy": strategy, **options})
     page = report_html(PlanResults(plan, trace, summary))
     text = " ".join(documents.check(page).text)
@@ -49,7 +52,10 @@ def test_every_strategy_gives_a_document_that_stands_alone(
 
 
 def test_names_of_others_are_text_and_nothing_else(predicted: Callable[..., Any]) -> None:
-    """A hostile model, cluster, layer and option appear as they are written, and make no element."""
+    """Hostile names of models, clusters, layers and options appear as text.
+
+    They add no element to the page.
+    """
     plan, trace, summary = predicted()
     clean = documents.check(report_html(PlanResults(plan, trace, summary)))
     stages = tuple(replace(s, layers=(HOSTILE,)) for s in plan.stages)
@@ -66,7 +72,10 @@ def test_names_of_others_are_text_and_nothing_else(predicted: Callable[..., Any]
 
 
 def test_names_in_a_trace_are_text_too(predicted: Callable[..., Any]) -> None:
-    """Traces are files: their names may be hostile as well, whether blocks share a path or not."""
+    """Hostile names in a trace appear as text.
+
+    This holds for blocks with their own path and for blocks that share a path.
+    """
     plan, trace, summary = predicted()
     for copies in (1, 12):
         labels = [replace(e, name=f"{HOSTILE} #{e.index}") for e in trace.events for _ in range(copies)]
@@ -78,7 +87,10 @@ def test_names_in_a_trace_are_text_too(predicted: Callable[..., Any]) -> None:
 
 
 def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[..., Any]) -> None:
-    """Two timelines with one axis, the difference table, and the measured iteration among the key figures."""
+    """The measured timeline is below the predicted one, with the same axis.
+
+    The page has the table of differences and the measured iteration among the key figures.
+    """
     plan, trace, summary = predicted()
     page = report_html(PlanResults(plan, trace, summary, measured(trace)))
     text = " ".join(documents.check(page).text)
@@ -97,7 +109,10 @@ def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[.
 
 
 def test_what_is_predicted_says_so(predicted: Callable[..., Any]) -> None:
-    """Without a measurement nothing looks like one: memory, utilisation and traffic are called predicted, and legends explain."""
+    """Without a measurement, the page calls all values predicted.
+
+    This holds for memory, utilisation and traffic. Legends explain the terms.
+    """
     plan, trace, summary = predicted()
     page = report_html(PlanResults(plan, trace, summary))
     text = " ".join(" ".join(documents.check(page).text).split())
@@ -108,7 +123,11 @@ def test_what_is_predicted_says_so(predicted: Callable[..., Any]) -> None:
 
 
 def test_measured_peaks_stand_beside_the_predicted(predicted: Callable[..., Any]) -> None:
-    """A run records no course of memory but each device's peak: a line at it, the figure, its tile, and a word why."""
+    """Measured memory peaks are shown beside the predicted peaks.
+
+    A run records only each device's peak, not a memory curve. The page has a line at the peak, the figure, a tile and
+    an explanation.
+    """
     plan, trace, summary = predicted()
     peaks = {str(d): 0.8 * size for d, size in summary.peak_memory_bytes.items()}
     page = report_html(PlanResults(plan, trace, summary, Trace.of(trace.events, meta={"peak_memory_bytes": peaks})))
@@ -133,7 +152,10 @@ def test_the_window_shows_the_critical_path(strategy: str, predicted: Callable[.
 
 @pytest.mark.slow
 def test_64_devices_fit_into_three_megabytes(predicted: Callable[..., Any]) -> None:
-    """A pipeline of 64 stages: a row and a memory curve for each, tens of thousands of instructions, under 3 MB."""
+    """The page of a pipeline with 64 stages is smaller than 3 MB.
+
+    It has a row and a memory curve for each stage, and tens of thousands of instructions.
+    """
     plan, trace, summary = predicted(64, 64)
     page = report_html(PlanResults(plan, trace, summary, trace))
     documents.check(page)

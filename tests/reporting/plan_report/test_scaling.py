@@ -7,7 +7,10 @@ from tests.reporting.helpers import documents
 
 
 def test_the_page_says_what_was_found() -> None:
-    """Its charts and its table; a chart of networks where there are several; the same to the byte each time."""
+    """The scaling report has its charts and its table.
+
+    Several networks add a chart. Two calls return the same bytes.
+    """
     found = scale(ideal, SERVER, CURVE, 16)
     page = scaling_report_html(found, "a <model>")
     assert page == scaling_report_html(found, "a <model>")

@@ -1,4 +1,4 @@
-"""The report of a plan that swaps: hosts, what is on its way, and how deep models may be."""
+"""Report of a plan that swaps: hosts, transfers and largest depths."""
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.predict.predict import host_course_of, predict
@@ -26,7 +26,11 @@ FOUND = (
 
 
 def test_a_plan_that_swaps() -> None:
-    """A drawing of each device's host with its peak, and of what moves; without swaps there is no such section. Depths where asked for."""
+    """A plan that swaps has drawings of each host and of the transfers.
+
+    Each host's drawing names its peak. A plan without swaps has no such section. The largest depths appear if they are
+    requested.
+    """
     depths = (largest_table(FOUND, "float32"), "a block: 1 layer")
     for room, swaps in ((5e8, True), (16e9, False)):
         cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=room, host_memory_bytes=9e9)

@@ -1,4 +1,4 @@
-"""Memory and compute over one iteration: in waves, launched at once, and as it was measured."""
+"""Memory and compute of one iteration: waves, gang-scheduled and measured."""
 
 import re
 from dataclasses import replace
@@ -30,8 +30,11 @@ WAVES = in_waves(STRAIGHT, 4)
 
 
 def test_waves_stand_beside_one_of_them() -> None:
-    """One wave computes with a quarter of every device; four with all of it, on four times as many samples in hardly more time. Either
-    is shown, from whichever plan one comes."""
+    """The panel shows all waves of a plan beside one wave.
+
+    One wave computes with a quarter of each device. Four waves use all of it, for four times as many samples in nearly
+    the same time. Both are shown for a plan of either kind.
+    """
     trace, _ = predict(WAVES, PROFILE)
     alone, waves = courses(WAVES, PROFILE, trace)
     assert [alone.title, waves.title] == [
@@ -51,7 +54,11 @@ def test_waves_stand_beside_one_of_them() -> None:
 
 @pytest.mark.parametrize(("memory_bytes", "waves"), [(0.67e9, 2), (0.7e9, 3)])
 def test_as_many_waves_are_shown_as_fit(memory_bytes: float, waves: int) -> None:
-    """Of the first number, which does not see gradients that are kept to be summed, one fewer where that many do not fit (appendix B.2)."""
+    """The panel shows the number of waves that fit in memory.
+
+    The first estimate ignores gradients that are kept for the sum. It is lowered by one as long as the simulated waves
+    do not fit (appendix B.2).
+    """
     plan = replace(STRAIGHT, cluster=replace(FOUR, memory_bytes=memory_bytes))
     trace, _ = predict(plan, PROFILE)
     alone, several = courses(plan, PROFILE, trace)
@@ -65,7 +72,10 @@ def test_as_many_waves_are_shown_as_fit(memory_bytes: float, waves: int) -> None
 
 @pytest.mark.parametrize("strategy", ["gpipe", "flush"])
 def test_others_stand_alone(strategy: str) -> None:
-    """Pipelines have no waves to be told apart; their own iteration is shown (figures 5 b and 6 b)."""
+    """A pipeline has no waves; only its own iteration is shown.
+
+    See figures 5 b and 6 b.
+    """
     plan = replace(STRAIGHT, strategy=strategy, batch_size=4)
     trace, summary = predict(plan, PROFILE)
     (own,) = courses(plan, PROFILE, trace)
@@ -76,7 +86,10 @@ def test_others_stand_alone(strategy: str) -> None:
 
 
 def test_the_drawing_is_what_was_counted() -> None:
-    """A cell for each device of each run, a row of figures for each run; of a measured run without a course of memory the most."""
+    """The drawing has a cell for each device of each run.
+
+    The table has a row for each run. A measured run without a memory curve shows its peak.
+    """
     trace, summary = predict(WAVES, PROFILE)
     real = Trace.of(trace.events, meta={"peak_memory_bytes": {str(d): 9e8 for d in range(4)}})
     found = usage_panel(courses(WAVES, PROFILE, trace), real, WAVES.batch_size, dict.fromkeys(range(4), 1.5e9))
@@ -111,8 +124,10 @@ def test_many_devices_are_counted_and_not_drawn() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"align": "both"}, {"align": "forwards"}], ids=str)
 def test_a_second_wave_on_the_same_devices(options: dict[str, str]) -> None:
-    """Tick-tock stands beside data parallelism (figures 1 and 2), with the options that a search gives it as well: the same device
-    computes more, and holds more."""
+    """Tick-tock is shown beside data parallelism (figures 1 and 2).
+
+    The same device computes more and holds more memory. This also holds with the options that a search sets.
+    """
     half = tuple(
         replace(one, forward_s=(1e-2, 2e-2), backward_s=(2e-2, 4e-2))
         for one in chain(8, microbatch_sizes=(1, 4)).layers
