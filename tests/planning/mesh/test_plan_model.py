@@ -1,4 +1,4 @@
-"""Planning of analytic models: what is asked wrongly, what does not fit, and that the plan is what was found."""
+"""Planning of analytic models: wrong requests, missing memory, written plans."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,13 +37,16 @@ ALONE = Cluster("alone", (Level("server", 1, 1e9),), "a100-80gb")
     ],
 )
 def test_what_is_asked_wrongly(cluster: Cluster, options: dict[str, tuple[int, ...]], message: str) -> None:
-    """Told by name, before anything is searched."""
+    """Errors name the wrong field before the search."""
     with pytest.raises(InputError, match=message):
         search_sizes(GPT, cluster, PlanRequest(16, **options))  # type: ignore[arg-type]
 
 
 def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where two of eight columns stand for all, the proof of memory has an eighth of the state on each, as all of them have."""
+    """The memory proof with two of eight data-parallel ranks has right shards.
+
+    Each rank holds an eighth of the state.
+    """
     cluster = Cluster("c", (Level("server", 8, 300e9, 3e-6, False),), "a100-80gb")
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("optimizer",)}
     found = search_sizes(GPT, cluster, PlanRequest(64, **options))  # type: ignore[arg-type]
@@ -58,14 +61,16 @@ def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.Monk
 
 
 def test_a_batch_that_nothing_divides() -> None:
-    """Seven samples in microbatches of two."""
+    """Seven samples in microbatches of two are refused."""
     found = search_sizes(GPT, SERVERS, PlanRequest(7, microbatch_sizes=(2,)))
-    with pytest.raises(RefusedError, match=r"no layout for a batch of 7 on 8 devices.*multiple of microbatch times"):
+    with pytest.raises(
+        RefusedError, match=r"no layout for a batch of 7 on 8 devices.*multiple of microbatch size times"
+    ):
         _ = found.best
 
 
 def test_nothing_fits() -> None:
-    """With the mesh that lacks least, and what it lacks."""
+    """The error names the nearest layout and its missing memory."""
     found = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), PlanRequest(16))
     assert found.meshes.considered == found.meshes.too_large
     nearest = found.meshes.nearest
@@ -77,7 +82,7 @@ def test_nothing_fits() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_plan_is_what_was_found(recompute: str) -> None:
-    """Its prediction is the mesh's, its profile one of a group's members, and `check` finds nothing."""
+    """The plan has the layout's prediction and one rank's profile, and passes `check`."""
     found = search_sizes(GPT, SERVERS, PlanRequest(16, recomputes=(recompute,)))
     best = found.best
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
@@ -92,7 +97,7 @@ def test_the_plan_is_what_was_found(recompute: str) -> None:
 
 @pytest.mark.parametrize("room", [1.0, 1.02, 1.1])
 def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
-    """Whatever the timing the plan fits, or another one is taken."""
+    """The plan fits under any timing."""
     free = search_sizes(GPT, SERVERS, PlanRequest(32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,)))
     wide = next(one for one in free.meshes.found if one.mesh.depth > 1)
     cluster = replace(SERVERS, memory_bytes=room * wide.bytes)
@@ -102,7 +107,10 @@ def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
 
 
 def test_widths_that_are_asked_for() -> None:
-    """Only these are found; without reductions a group is a device."""
+    """Only the requested tensor-parallel sizes are searched.
+
+    Without reductions, a group is a single device.
+    """
     for tensor in (1, 4):
         found = search_sizes(GPT, SERVERS, PlanRequest(16, tensors=(tensor,)))
         assert {one.mesh.tensor for one in found.meshes.found} == {tensor}
@@ -116,7 +124,10 @@ def test_widths_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize("along", [False, True])
 def test_slices_of_the_sequence(along: bool) -> None:
-    """Asked for or not, in the plan and in its profile; both are considered otherwise; with little memory they are what fits."""
+    """Sequence parallelism by request, in the plan and its profile.
+
+    Without a request both are considered; with little memory only sequence parallelism fits.
+    """
     found = search_sizes(GPT, SERVERS, PlanRequest(16, tensors=(4,), sequence_parallel=(along,), buckets="default"))
     plan, profile = found.plan(found.best), found.profile_of(found.best)
     assert plan.sequence_parallel == profile.sequence_parallel == along
@@ -129,7 +140,7 @@ def test_slices_of_the_sequence(along: bool) -> None:
 
 
 def test_what_fits_on_slices_alone() -> None:
-    """Where activations are most of what a device holds."""
+    """With large activations, only sequence parallelism fits."""
     options: dict[str, Any] = {"tensors": (8,), "recomputes": ("none",), "microbatch_sizes": (16,)}
     whole, along = (
         search_sizes(GPT, SERVERS, PlanRequest(16, sequence_parallel=(x,), **options)).best.bytes for x in (False, True)
@@ -142,7 +153,7 @@ def test_what_fits_on_slices_alone() -> None:
 
 
 def test_nothing_is_selected_in_a_fused_kernel() -> None:
-    """There selective recomputation is none at all, and is not offered unasked."""
+    """Fused attention has no selective recomputation, unless requested."""
     fused = replace(GPT, fused_attention=True)
     assert {m.mesh.recompute for m in search_sizes(fused, ALONE, PlanRequest(8)).meshes.found} <= {"none", "full"}
     both = search_sizes(fused, ALONE, PlanRequest(8, recomputes=("none", "selective"))).meshes.found
@@ -150,7 +161,7 @@ def test_nothing_is_selected_in_a_fused_kernel() -> None:
 
 
 def test_operations() -> None:
-    """On one device, in proportion to the batch by its time; equation 4.2 without recomputation says the same."""
+    """Operations per second agree with equation 4.2 without recomputation."""
     found = search_sizes(GPT, ALONE, PlanRequest(8, recomputes=("none",)))
     best = found.best
     expected = GPT.model_flops(8, recomputed=False) / best.iteration_s
@@ -163,7 +174,7 @@ def test_operations() -> None:
 
 
 def test_what_more_memory_would_give() -> None:
-    """A little less memory than the best needs: it is named as quicker, with what it lacks."""
+    """With slightly too little memory, `quicker` names the better layout."""
     whole = search_sizes(GPT, SERVERS, PlanRequest(16))
     least = replace(SERVERS, memory_bytes=0.97 * whole.best.bytes)
     found = search_sizes(GPT, least, PlanRequest(16))
@@ -176,7 +187,7 @@ def test_what_more_memory_would_give() -> None:
 
 @pytest.mark.slow
 def test_long_plans_are_shown_in_short() -> None:
-    """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
+    """A shortened program is legal and predicts the whole plan."""
     found = search_sizes(GPT, SERVERS, PlanRequest(8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,)))
     mesh = next(m for m in found.meshes.found[0].space.meshes(8192) if (m.depth, m.chunks) == (2, 1))
     space, choice = found.meshes.found[0].space.choice(mesh, 8192)
@@ -196,7 +207,7 @@ def test_long_plans_are_shown_in_short() -> None:
 
 
 def test_precision() -> None:
-    """Fewer bytes a parameter are fewer bytes on a device."""
+    """Fewer bytes per parameter need less memory."""
     small = Precision(gradient_bytes=2, optimizer_bytes=4, step_bytes=20)
     sizes = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,)}
     exact = search_sizes(GPT, ALONE, PlanRequest(8, **sizes))  # type: ignore[arg-type]

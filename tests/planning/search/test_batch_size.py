@@ -1,4 +1,4 @@
-"""planning/search/batch_size.py: which batch is planned where any up to a largest safe one will do."""
+"""Choice of a batch size up to a largest safe one (planning/search/batch_size.py)."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ A100 = Path(__file__).parents[3] / "examples" / "clusters" / "a100-servers.yaml"
 
 @dataclass
 class Best:
-    """A plan whose iterations take so long."""
+    """A plan with a given iteration time."""
 
     iteration_s: float
     label: str = "a plan"
@@ -28,7 +28,7 @@ class Best:
 
 @dataclass
 class Found:
-    """A search that has found it, or nothing."""
+    """A search with this plan, or without any."""
 
     seconds: float | None
     asked: list[int] = field(default_factory=list)
@@ -42,17 +42,20 @@ class Found:
 
     @property
     def written(self) -> Best:
-        """As the best."""
+        """Same as `best`."""
         return self.best
 
 
 def planned(seconds: dict[int, float | None], batch: int) -> Planned[Found]:
-    """A batch, planned for time."""
+    """A batch that is planned for time."""
     return Planned(Goal(), batch, Found(seconds[batch]), whole(CLUSTER))
 
 
 def test_doublings_and_the_largest() -> None:
-    """From the smallest on; a largest that is no doubling is planned as well, and one below the smallest refused."""
+    """Planned sizes are doublings and the largest.
+
+    A largest below the smallest is refused.
+    """
     assert batches(32, 32) == (32,)
     assert batches(32, 128) == (32, 64, 128)
     assert batches(32, 100) == (32, 64, 100)
@@ -61,7 +64,7 @@ def test_doublings_and_the_largest() -> None:
 
 
 def test_a_larger_batch_must_do_more_than_a_tie() -> None:
-    """Twice the batch in 1.99 times the seconds is as good; in 1.5 times it is better."""
+    """Twice the batch wins in 1.5 times the seconds, not in 1.99 times."""
     seconds: dict[int, float | None] = {8: 1.0, 16: 1.99, 32: 2.985, 64: 6.0}
     chosen = best_batch(8, 64, lambda batch: planned(seconds, batch))
     assert chosen.best.batch_size == 32
@@ -71,7 +74,7 @@ def test_a_larger_batch_must_do_more_than_a_tie() -> None:
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
-    """A batch that does not fit is said to; where none does, the smallest one's search says why."""
+    """Batches that do not fit are named; if none fits, the smallest's search is kept."""
     chosen = best_batch(8, 16, lambda batch: planned({8: 1.0, 16: None}, batch))
     assert (chosen.best.batch_size, chosen.line) == (8, "batch: 8; others: 16 does not fit")
     neither = best_batch(8, 16, lambda batch: planned({8: None, 16: None}, batch))
@@ -82,7 +85,10 @@ def test_what_does_not_fit_is_passed_over() -> None:
 
 @pytest.mark.slow
 def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None:
-    """Of GPT-2 XL on 128 devices a batch of 128 leaves devices with a sample each; 512 does far more a second."""
+    """The written plan has the chosen batch.
+
+    GPT-2 XL on 128 devices with a batch of 128 leaves one sample to each device; 512 has far more throughput.
+    """
     done = CliRunner().invoke(
         app,
         [
@@ -96,7 +102,7 @@ def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", ["0", "-4"])
 def test_a_largest_batch_of_nothing(number: str) -> None:
-    """Is refused, and not taken for none."""
+    """A largest batch of 0 is refused, not ignored."""
     done = CliRunner().invoke(app, ["plan", "gpt2-xl", str(A100), "-B", "128", "--max-batch", number])
     assert isinstance(done.exception, InputError)
     assert str(done.exception) == f"--max-batch: found {number}; expected >= 1"
@@ -104,7 +110,7 @@ def test_a_largest_batch_of_nothing(number: str) -> None:
 
 @pytest.mark.parametrize("options", [["-s", "fully_sharded"], ["--shard", "full"]])
 def test_words_that_input_and_output_share_are_why_units_are_refused(options: list[str]) -> None:
-    """GPT-2's output has its words' weights: it is said, instead of a batch that does not divide."""
+    """The error for FSDP units names GPT-2's tied weights, not the batch size."""
     done = CliRunner().invoke(app, ["plan", "gpt2-xl", str(A100), "-B", "1536", *options])
     assert isinstance(done.exception, RefusedError)
     assert "gpt2-xl, whose output shares the embedding's weights: shard: full with weights tied" in str(done.exception)

@@ -1,4 +1,4 @@
-"""The queue of a search: it finds the best candidate, and simulates no more than the bounds require."""
+"""Branch and bound finds the best candidate with few simulations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
 
 @dataclass(frozen=True)
 class Tree:
-    """A set of candidates: a leaf has its seconds, another tree a share of its least seconds as its bound."""
+    """A set of candidates.
+
+    A leaf has its seconds. The bound of another tree is a share of its least seconds.
+    """
 
     seconds: float = inf
     share: float = 1.0
@@ -37,15 +40,15 @@ class Leaves:
         self.simulated: list[float] = []
 
     def order(self, bound_s: float, node: Tree) -> tuple[float, ...]:
-        """Bounds alone."""
+        """Order by bounds alone."""
         return (bound_s,)
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """Always: what is not promising is left out one by one."""
+        """Always true: nodes are left out one by one."""
         return True
 
     def promising(self, bound_s: float, node: Tree) -> bool:
-        """Below the best."""
+        """True for bounds below the best."""
         return bound_s < self.best_s
 
     def branch(self, bound_s: float, node: Tree) -> Iterable[Bounded[Tree]]:

@@ -1,4 +1,4 @@
-"""One candidate that fails never ends a search: it is refused with its reason, and a bug of ours is told."""
+"""One failing candidate never ends a search: it is refused, and bugs are reported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ NAMES = ("flush", "gpipe")
 
 
 def failing(error: Exception, fails: Callable[..., bool], through: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that raises instead for some arguments."""
+    """A function that raises an error for some arguments."""
 
     def call(*arguments: Any, **more: Any) -> Any:
         if fails(*arguments):
@@ -31,7 +31,7 @@ def failing(error: Exception, fails: Callable[..., bool], through: Callable[...,
 
 
 def found_without(monkeypatch: pytest.MonkeyPatch, error: Exception, *names: str) -> Search:
-    """A search in which to simulate these strategies fails."""
+    """A search in which simulations of some strategies fail."""
     through = failing(error, lambda space, name, candidate: name in names, profiled_candidates.predict_choice)
     monkeypatch.setattr(profiled_candidates, "predict_choice", through)
     return search(PROFILE, CLUSTER, PlanRequest(8, strategies=NAMES))
@@ -41,7 +41,7 @@ def found_without(monkeypatch: pytest.MonkeyPatch, error: Exception, *names: str
     "error", [KeyError("w.3v1"), InternalError("stands still"), ProgramError("program", "1 problem"), ValueError()]
 )
 def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the plan, what was raised and where; the others are as without it."""
+    """A bug is reported with plan, error and place; other candidates do not change."""
     whole = search(PROFILE, CLUSTER, PlanRequest(8, strategies=NAMES))
     found = found_without(monkeypatch, error, "gpipe")
     assert [one.label for one in found.candidates] == [one.label for one in whole.candidates if one.strategy == "flush"]
@@ -58,14 +58,14 @@ def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys
 
 
 def test_what_does_not_suit_a_candidate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no bug."""
+    """Input that does not suit a candidate is a refusal, not a bug."""
     found = found_without(monkeypatch, InputError("rate", "nothing", "a rate"), "gpipe")
     assert found.bugs == ()
     assert "rate: found nothing; expected a rate" in {one.reason for one in found.refused if one.strategy == "gpipe"}
 
 
 def test_where_nothing_is_left_the_bug_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says it."""
+    """Without other candidates, the error names the bug."""
     with pytest.raises(
         RefusedError, match=r"left out by a bug of Hocket, KeyError at planning/search/profiled_candidates\.py"
     ):
@@ -73,13 +73,13 @@ def test_where_nothing_is_left_the_bug_is_the_reason(monkeypatch: pytest.MonkeyP
 
 
 def test_memory_of_this_machine_is_no_matter_of_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the search."""
+    """A MemoryError ends the search."""
     with pytest.raises(MemoryError):
         found_without(monkeypatch, MemoryError(), "gpipe")
 
 
 def test_plans_that_swap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of them may fail, and all others are found; of the best with values ahead, too."""
+    """Some plans that swap may fail, also the prefetching variants of the best."""
     fails = failing(KeyError("x"), lambda plan, _: plan.swap.prefetch > 0, candidates.predict_iteration)
     monkeypatch.setattr(candidates, "predict_iteration", fails)
     found = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",)))
@@ -90,7 +90,7 @@ def test_plans_that_swap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where to look for them fails the plan stays as it was."""
+    """A plan keeps its buckets if the search for others fails."""
     monkeypatch.setattr(assign, "rebucketed", failing(KeyError("x"), lambda *_: True, assign.rebucketed))
     found = search(PROFILE, CLUSTER, PlanRequest(8, strategies=("data_parallel",)))
     assert found.best.strategy == "data_parallel"

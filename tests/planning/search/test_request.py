@@ -1,4 +1,4 @@
-"""Requests: any sequence will do, mistakes are told at once, and each kind of model refuses what is for the other."""
+"""Plan requests: sequences, early errors, and fields for one kind of model."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "v100-16gb", price_us
 
 
 def test_lists_and_sets_are_kept_as_tuples() -> None:
-    """The order of a list stays, a set is sorted; requests that say the same are equal."""
+    """Lists keep their order, sets are sorted, and equal requests compare equal."""
     request = PlanRequest(8, ["gpipe", "flush"], {4, 1, 2}, tensors=range(1, 3))  # type: ignore[arg-type]
     assert request == PlanRequest(8, ("gpipe", "flush"), (1, 2, 4), tensors=(1, 2))
     assert hash(request) == hash(PlanRequest(8, ("gpipe", "flush"), (1, 2, 4), tensors=(1, 2)))
@@ -42,7 +42,7 @@ def test_lists_and_sets_are_kept_as_tuples() -> None:
     ],
 )
 def test_what_needs_no_model_is_refused_at_once(options: dict[str, Any], message: str) -> None:
-    """By place, with what was expected."""
+    """Errors name the place and what was expected."""
     with pytest.raises(InputError) as found:
         PlanRequest(**{"batch_size": 8, **options})
     assert str(found.value).startswith(message)
@@ -58,7 +58,7 @@ def test_what_needs_no_model_is_refused_at_once(options: dict[str, Any], message
     ],
 )
 def test_a_profile_refuses_what_is_for_models(options: dict[str, Any], place: str) -> None:
-    """Layers are measured as they are. Nor can plans of a profile divide now this, now that."""
+    """Profiles refuse fields of analytic models, and several shards."""
     for found in (
         lambda r: search(PROFILE, CLUSTER, r),
         lambda r: plan_profile({"": PROFILE}, CLUSTER, r, Goal("cost")),
@@ -78,7 +78,7 @@ def test_a_profile_refuses_what_is_for_models(options: dict[str, Any], place: st
     ],
 )
 def test_a_model_refuses_what_is_for_profiles(options: dict[str, Any], message: str) -> None:
-    """Whether it is searched at once or planned for a goal."""
+    """Analytic models refuse fields of profiles, in searches and planning for goals."""
     model, request = published("bert-large"), PlanRequest(8, **options)
     with pytest.raises(InputError, match=f"^{message}"):
         search_sizes(model, CLUSTER, request)

@@ -1,4 +1,4 @@
-"""The search: nothing that is offered beats its answer, whatever it left out; the same answer to the byte every time."""
+"""The search is deterministic, and no candidate beats its result."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -44,7 +44,7 @@ def fastest(found: Search) -> Evaluated:
 
 
 def every(space: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Candidate]]:
-    """Everything that is offered and fits, simulated: slow, and without any bound."""
+    """All candidates that fit, simulated without bounds."""
     found = []
     capacity = [space.cluster.capacity_bytes(d) for d in range(space.cluster.devices)]
     for name in names:
@@ -73,8 +73,10 @@ def every(space: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Ca
 def test_nothing_that_is_offered_is_faster(
     profile: ModelProfile, cluster: Cluster, batch_size: int, memory: float | None, step_s: float
 ) -> None:
-    """Against all choices simulated, with and without short memory, of whole and of divided state: what bounds leave out, or thrift
-    puts off, is no loss."""
+    """No candidate beats the result, with and without short memory or sharding.
+
+    Candidates that bounds leave out, or that wait as lower-memory variants, are no loss.
+    """
     cluster = replace(cluster, memory_bytes=memory)
     profile = replace(profile, layers=tuple(replace(layer, step_s=step_s) for layer in profile.layers))
     names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
@@ -98,10 +100,10 @@ def test_nothing_that_is_offered_is_faster(
 def test_faster_links_never_give_a_worse_plan(
     profile: ModelProfile, cluster: Cluster, batch_size: int, faster: float, level: int
 ) -> None:
-    """What is offered does not depend on the links: no plan that was found for slow ones is better on fast ones than theirs.
+    """No plan found for slow links beats the result on fast links.
 
-    So the best gets no slower, unless that very plan does: where transfers share a link, one that comes earlier can be in
-    the way of another.
+    Candidates do not depend on the links. So the best gets no slower, unless its own plan does: on a shared link, an
+    earlier transfer can delay another.
     """
     cluster = replace(cluster, host_cores=None, transfer_cores=0.0)
     quick = replace(
@@ -129,7 +131,7 @@ def test_faster_links_never_give_a_worse_plan(
 
 @pytest.mark.parametrize("batch_size", [8, 7])
 def test_the_same_answer_to_the_byte(batch_size: int) -> None:
-    """Two searches, and a search in another order of strategies, write the same plans; time is an argument."""
+    """Two searches, also with another order of strategies, write the same plans."""
     first, second = (
         search(PROFILE, CLUSTER, PlanRequest(batch_size, synchronous=False), clock=ticks) for _ in range(2)
     )
@@ -141,7 +143,7 @@ def test_the_same_answer_to_the_byte(batch_size: int) -> None:
 
 
 def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
-    """Best first but for ties; every plan compiles, predicts what the candidate says, and fits."""
+    """Candidates are sorted but for ties; plans compile, fit and predict the same."""
     found = search(PROFILE, CLUSTER, PlanRequest(8, synchronous=False))
     assert {c.strategy for c in found.candidates} == set(searched())
     seconds = [c.iteration_s for c in found.candidates]
@@ -159,7 +161,10 @@ def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
 
 
 def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
-    """Among all strategies each is searched until its own best is known, or enough of its best are."""
+    """A strategy's best is the same alone as among all strategies.
+
+    The exception is a strategy with too many simulated candidates.
+    """
     together = search(PROFILE, CLUSTER, PlanRequest(8, synchronous=False))
     for name in searched():
         alone = search(PROFILE, CLUSTER, PlanRequest(8, strategies=(name,)))
@@ -169,7 +174,7 @@ def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
 
 
 def test_ties_go_to_what_is_simple() -> None:
-    """Where links cost nothing and layers are equal, plain data parallelism wins over pipelines that are as fast."""
+    """With free links and equal layers, data parallelism wins ties with pipelines."""
     cluster = Cluster("free", (Level("server", 4, 1e15),), "cpu-core")
     found = search(chain(4, device_type="cpu-core"), cluster, PlanRequest(16, strategies=("data_parallel", "two_bw")))
     assert found.best.strategy == "data_parallel"
@@ -177,7 +182,7 @@ def test_ties_go_to_what_is_simple() -> None:
 
 
 def test_slow_links_make_pipelines_of_wide_models() -> None:
-    """Much weight and little activation: pipelines win where links are slow, data parallelism where they are fast."""
+    """With large weights, pipelines win on slow links, data parallelism on fast ones."""
     profile = chain(8, forward_s=1e-3, backward_s=2e-3, weights_bytes=4e8, activation_bytes=1e4, device_type="cpu-core")
     names = ("data_parallel", "flush")
     slow, fast = (
@@ -199,7 +204,7 @@ def test_a_batch_that_no_microbatch_divides() -> None:
 
 
 def test_recomputation_only_where_memory_is_short() -> None:
-    """Stashes that fit are kept; where they do not, the stages are the same and recompute."""
+    """Without enough memory for stashes, the same stages recompute."""
     profile = chain(4, activation_bytes=1e5, stash_bytes=1e8, weights_bytes=1e6, device_type="cpu-core")
     cluster = Cluster("two", (Level("server", 2, 1e9),), "cpu-core")
     roomy, tight = (
@@ -217,7 +222,7 @@ def test_recomputation_only_where_memory_is_short() -> None:
 @examples(10)
 @given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
 def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:
-    """However short memory is, `check` grants what the search found: no timing makes it need more than there is."""
+    """The result passes `check` however short memory is."""
     free = search(profile, cluster, PlanRequest(6, strategies=PIPELINES), clock=ticks).best
     need = max(free.peak_memory_bytes.values())
     tight = replace(cluster, memory_bytes=share * need)
@@ -233,7 +238,7 @@ def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cl
 
 
 def test_nothing_fits() -> None:
-    """The error names the nearest miss in numbers, and what to do; every refusal has its reason."""
+    """The error names the nearest miss and a next step; every refusal has a reason."""
     found = search(PROFILE, replace(CLUSTER, memory_bytes=1e6), PlanRequest(8))
     assert found.candidates == ()
     assert all(len(refusal.reason) > 10 for refusal in found.refused)
@@ -253,7 +258,7 @@ def test_nothing_is_supported() -> None:
 
 
 def test_replicas_that_take_their_turns_too_seldom() -> None:
-    """A period of very many forwards is refused with the reason, before it is compiled."""
+    """A schedule with too many forwards in a period is refused before compilation."""
     profile = chain(
         3, forward_s=[0.1, 0.15, 0.2], backward_s=[0.1, 0.15, 0.2], weights_bytes=1.0, device_type="cpu-core"
     )
@@ -272,20 +277,20 @@ def test_replicas_that_take_their_turns_too_seldom() -> None:
     ],
 )
 def test_arguments_that_make_no_sense(batch_size: int, names: tuple[str, ...], words: str) -> None:
-    """Each is named."""
+    """Each invalid argument is named."""
     with pytest.raises(InputError, match=words):
         search(PROFILE, CLUSTER, PlanRequest(batch_size, strategies=names))
 
 
 def test_a_profile_of_a_device_that_nobody_knows() -> None:
-    """Seconds of an unknown device say nothing about the cluster's: the error says so before anything is tried."""
+    """A profile of an unknown device type is refused before the search."""
     with pytest.raises(InputError, match="device type"):
         search(chain(4, device_type="abacus"), CLUSTER, PlanRequest(8))
 
 
 @pytest.mark.parametrize(("of_job", "told"), [(0, False), (8, False), (4, True), (16, True)])
 def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
-    """It can be planned for; where the profile knows better, a note says what training will ask for."""
+    """A note names the batch size that training will require."""
     notes = search(replace(PROFILE, batch_size=of_job), CLUSTER, PlanRequest(8, strategies=("data_parallel",))).notes
     assert [note for note in notes if "batch_size" in note] == (
         [
@@ -297,7 +302,7 @@ def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
 
 
 def test_progress_ends_at_the_total() -> None:
-    """Told how many choices are done of how many; the last call is complete."""
+    """Progress counts finished candidates, and the last call is complete."""
     told: list[tuple[int, int, str]] = []
     search(
         PROFILE,
@@ -311,7 +316,7 @@ def test_progress_ends_at_the_total() -> None:
 
 
 def test_a_plan_of_a_choice_by_hand() -> None:
-    """A choice becomes a plan with names instead of numbers."""
+    """A plan has names instead of layer numbers."""
     space = SearchSpace(PROFILE, CLUSTER, 8)
     choice = next(iter(strategy("flush").choices(space)))
     plan = make_plan(space, "flush", choice, "p.json")
@@ -322,7 +327,7 @@ def test_a_plan_of_a_choice_by_hand() -> None:
 
 @pytest.mark.slow
 def test_most_of_what_is_offered_need_not_be_simulated() -> None:
-    """On 32 devices thousands of choices are left out because of their bounds, in an order that does not depend on luck."""
+    """On 32 devices, bounds leave out thousands of candidates, in a fixed order."""
     profile = chain(
         32,
         forward_s=[1e-3 * (1 + i % 5) for i in range(32)],
@@ -339,7 +344,7 @@ def test_most_of_what_is_offered_need_not_be_simulated() -> None:
 
 
 def test_a_batch_beyond_all_measure_is_refused() -> None:
-    """A batch that would need more microbatches than any schedule may have is refused at once, with what is possible."""
+    """A batch with too many microbatches for any schedule is refused at once."""
     profile = chain(4, microbatch_sizes=(1, 2, 4), device_type="cpu-core")
     two = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
     with pytest.raises(InputError, match="batch_size: found 99999999; expected at most 32768"):
@@ -347,7 +352,10 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
 
 
 def test_who_clips_gets_strategies_that_can() -> None:
-    """Stages that update at different moments are refused with the reason, unless they are waves; the best of the others has a norm."""
+    """Gradient clipping refuses strategies with stages that update at other moments.
+
+    Waves are an exception. The best of the others has a norm.
+    """
     profile = replace(PROFILE, clip_grad_norm=1.0)
     found = search(profile, CLUSTER, PlanRequest(4, synchronous=False))
     assert found.candidates
@@ -361,7 +369,7 @@ def test_who_clips_gets_strategies_that_can() -> None:
 
 
 def test_chunks_of_one_device_may_share_weights() -> None:
-    """With a chunk a layer the first and the last may be on one device, apart."""
+    """The first and the last of several chunks on a device may share weights."""
     plain = chain(8, device_type="cpu-core")
     layers = tuple(replace(layer, parameters=(f"w{k % 7}",)) for k, layer in enumerate(plain.layers))
     tied = replace(plain, layers=layers, ties=((0, 7),))
@@ -372,7 +380,7 @@ def test_chunks_of_one_device_may_share_weights() -> None:
 
 
 def test_only_stages_that_must_make_their_stashes_again() -> None:
-    """The first stage of 1F1B holds most: with a little less memory than it needs, it alone makes them again."""
+    """With slightly too little memory, only the first stage of 1F1B recomputes."""
     profile = chain(
         4, forward_s=1e-3, backward_s=2e-3, stash_bytes=1e8, activation_bytes=1e5, weights_bytes=1e6,
         microbatch_sizes=(1,), device_type="v100-16gb",
@@ -383,7 +391,7 @@ def test_only_stages_that_must_make_their_stashes_again() -> None:
 
 
 def test_old_weights_are_asked_for() -> None:
-    """Who says nothing gets the mathematics of one process; who names a strategy, or asks for all, gets it."""
+    """Stale weights are considered only if a strategy or all strategies are asked for."""
     found = search(PROFILE, CLUSTER, PlanRequest(8))
     assert {one.strategy for one in found.candidates} == set(synchronous_strategies()) & set(searched())
     assert all(one.updates.same for one in found.candidates)
@@ -396,8 +404,10 @@ def test_old_weights_are_asked_for() -> None:
 
 
 def test_state_that_does_not_fit_whole_is_divided() -> None:
-    """Replicas divide optimizer state where whole state needs more memory than there is, though steps take no time; not where that
-    is ruled out."""
+    """Optimizer state is sharded if it does not fit whole, even with free steps.
+
+    It stays whole if sharding is ruled out.
+    """
     heavy = chain(4, forward_s=0.1, weights_bytes=1e8, optimizer_bytes=8e8, device_type="cpu-core")
     small = replace(CLUSTER, memory_bytes=3e9)
     found = search(heavy, small, PlanRequest(8, strategies=("data_parallel",)))

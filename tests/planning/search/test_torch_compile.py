@@ -1,4 +1,4 @@
-"""Which stages a plan compiles: those that gain by it, as a profile says that has measured it."""
+"""Choice of compiled stages by the gains that a profile measured."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ TWO = Cluster("two", (Level("server", 2, 1e9),), "cpu-core")
 
 
 def test_stages_that_gain_are_compiled_and_others_are_not() -> None:
-    """With what it saves and costs in a note; the plan is predicted as it then is."""
+    """A note gives gain and cost; the plan's prediction has compiled stages."""
     found = search(PROFILE, TWO, PlanRequest(8, strategies=("flush",), microbatch_sizes=(1,)))
     straight = next(one for one in found.candidates if one.config.startswith("straight 2"))
     assert [stage.compile for stage in straight.plan.stages] == ["inductor", ""]
@@ -44,7 +44,7 @@ def test_stages_that_gain_are_compiled_and_others_are_not() -> None:
 
 
 def test_what_compiled_plans_use_of_devices_is_less() -> None:
-    """Under a limit of the amplification each candidate says what its plan uses as it then is."""
+    """With an amplification limit, candidates report their compiled plan's usage."""
     names = ("data_parallel", "flush", "burst_parallel")
     quick = replace(PLAIN, compiled=replace(HALVES, forward=((0.5, 0.5),) * 2, backward=((0.5, 0.5),) * 2))
     found = search(quick, TWO, PlanRequest(4, strategies=names, amplification_limit=4.0))
@@ -54,7 +54,7 @@ def test_what_compiled_plans_use_of_devices_is_less() -> None:
 
 
 def test_what_takes_longer_stays_as_it_is() -> None:
-    """A whole model that does not gain enough: the plan is that of a profile without, and says so."""
+    """A model without enough gain keeps its plan, and a note says so."""
     slow = replace(PLAIN, compiled=replace(HALVES, forward=((0.98, 0.98),) * 2, backward=((0.98, 0.98),) * 2))
     found = search(slow, TWO, PlanRequest(8, strategies=("data_parallel",)))
     assert not any(stage.compile for one in found.candidates for stage in one.plan.stages)
@@ -62,7 +62,7 @@ def test_what_takes_longer_stays_as_it_is() -> None:
 
 
 def test_seconds_of_compiled_stages() -> None:
-    """Forwards and backwards of their layers alone are others; on other types nothing is known, and nothing is compiled."""
+    """Only forwards and backwards change; nothing is compiled on other device types."""
     changed = PROFILE.compiling([0, 3])
     assert [layer.forward_s[0] / PLAIN.layers[0].forward_s[0] for layer in changed.layers] == [0.5, 1.0, 1.0, 2.0]
     assert [layer.backward_s[1] / PLAIN.layers[0].backward_s[1] for layer in changed.layers] == [0.5, 1.0, 1.0, 2.0]
@@ -73,7 +73,10 @@ def test_seconds_of_compiled_stages() -> None:
 
 
 def test_a_profile_keeps_what_was_measured(tmp_path: Path) -> None:
-    """In its file and its digest; what cannot be is refused, and an old profile has the digest that it had."""
+    """Compiled times are in the file and the digest; old profiles keep their digest.
+
+    Invalid values are refused.
+    """
     PROFILE.save(tmp_path / "profile.json")
     assert ModelProfile.read(tmp_path / "profile.json") == PROFILE
     assert PROFILE.digest != PLAIN.digest
@@ -89,7 +92,10 @@ def test_a_profile_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`hocket plan` says it, `hocket show` lists what is compiled, and an unknown backend is refused by name."""
+    """`hocket plan` has the note, `hocket show` lists the compiled stages.
+
+    An unknown backend is refused by name.
+    """
     monkeypatch.chdir(tmp_path)
     PROFILE.save("profile.json")
     TWO.save("cluster.yaml")

@@ -1,4 +1,4 @@
-"""Bounds: never above what the simulation gives, and close to it where there is nothing else to wait for."""
+"""Bounds are never above the simulation, and close to it without contention."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ from tests.tiers import examples
 
 
 def supported(space: SearchSpace, name: str, bounds: Bounds, choice: Candidate) -> bool:
-    """Whether the strategy takes the choice."""
+    """True if the strategy supports the candidate."""
     options = complete(name, choice.options)
     microbatches = -(-space.batch_size // choice.microbatch_size)
     return strategy(name).supports(bounds.shapes(choice), microbatches, options) is None
@@ -35,7 +35,7 @@ def supported(space: SearchSpace, name: str, bounds: Bounds, choice: Candidate) 
 def test_a_bound_is_never_above_the_simulation(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
-    """Seconds and bytes, for every strategy's choices with their thriftier forms, on every kind of cluster."""
+    """Seconds and bytes, for all candidates with their variants, on all clusters."""
     space = SearchSpace(profile, cluster, batch_size)
     bounds = Bounds(space)
     try:
@@ -58,7 +58,7 @@ def test_a_bound_is_never_above_the_simulation(
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
-    """Two replicas send to one stage, and nothing comes back: their link to it is shared, their processors are not."""
+    """Two replicas share the link to one stage, and copy messages side by side."""
     profile = chain(
         2, forward_s=1e-3, backward_s=1e-3, weights_bytes=0.0, microbatch_sizes=(1,), device_type="cpu-core"
     )
@@ -72,7 +72,7 @@ def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
 
 
 def test_what_is_scattered_takes_what_is_known_of_it() -> None:
-    """Replicas that divide the optimizer's state scatter and gather, each as long as was measured of it."""
+    """Sharded optimizer steps use measured reduce-scatter and all-gather times."""
     slow = OverlapModel(1.0, 0.0, Rate(1e7, 0.0, 0.0), Rate(1e7, 0.0, 0.0), 0.0, 2)
     known = Level("server", 2, 1e10, overlap=slow, reduce_scatter=1.5, all_gather=0.5)
     profile = chain(2, forward_s=1e-3, backward_s=1e-3, microbatch_sizes=(1,), device_type="cpu-core")
@@ -91,7 +91,7 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
 def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
     profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
-    """Any buckets, moved by any threads that they may be given; of sums that replicas divide any buckets."""
+    """Bounds hold for any later buckets and communication threads."""
     levels = tuple(
         replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
         for level in cluster.levels
