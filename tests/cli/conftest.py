@@ -1,4 +1,7 @@
-"""A folder with a job, its profile, a cluster and a plan, and a way to run commands in this process."""
+"""Fixtures: a folder with a job and a plan, and in-process commands.
+
+The folder also has the profile and the cluster.
+"""
 
 import json
 from collections.abc import Callable
@@ -69,7 +72,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """profile.json, cluster.yaml, plan.yaml and job.py (of another model than the profile's) in the working folder."""
+    """Working folder with profile.json, cluster.yaml, plan.yaml and job.py.
+
+    The job's model is not the model of the profile.
+    """
     monkeypatch.chdir(tmp_path)
     profile = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
     cluster = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
@@ -86,7 +92,10 @@ WORKERS = "workers:\n  - {name: v100, workers: 4, per_server: 4, price_usd_per_h
 
 @pytest.fixture
 def shared(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with workers.yaml, jobs.json of twelve jobs, and snapshot.json of three others."""
+    """Working folder with workers.yaml, jobs.json and snapshot.json.
+
+    jobs.json has twelve jobs, and snapshot.json has three other jobs.
+    """
     monkeypatch.chdir(tmp_path)
     Path("workers.yaml").write_text(WORKERS)
     words = "cluster generate continuous-multiple --rate 20 --jobs 12 --seed 3 -o jobs.json"

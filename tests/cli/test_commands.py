@@ -1,4 +1,4 @@
-"""Each command for people and for machines: what it prints, what it writes, and how it refuses what makes no sense."""
+"""Each command with text and JSON output: results, files and refusals."""
 
 import json
 import re
@@ -34,7 +34,10 @@ CANDIDATE = {"strategy", "config", "iteration_s", "samples_per_s", "peak_memory_
 
 
 def test_plan_for_machines(run: Run, folder: Path) -> None:
-    """Every key that is promised, numbers unrounded, the plan readable, and every strategy a candidate or refused."""
+    """The JSON of `hocket plan` has all promised keys and unrounded numbers.
+
+    The plan can be read again.
+    """
     found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "--stale", "--json")
     assert found.code == 0
     data = found.json
@@ -52,7 +55,10 @@ def test_plan_for_machines(run: Run, folder: Path) -> None:
 
 
 def test_plan_for_people(run: Run, folder: Path) -> None:
-    """A table, the file it wrote, and what to do next; the file is the best candidate, and is legal."""
+    """The text of `hocket plan` has a table, the written file and a next step.
+
+    The written plan is the best candidate, and it is legal.
+    """
     found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "-s", "flush", "-b", 2, "-o", "best.yaml")
     assert found.code == 0
     assert "flush" in found.out
@@ -72,7 +78,10 @@ def test_a_plan_in_another_folder_finds_its_profile(run: Run, folder: Path) -> N
 
 
 def test_a_batch_that_no_microbatch_divides(run: Run, folder: Path) -> None:
-    """Works: the last microbatch is smaller, in the plan, in the proof and in the simulation."""
+    """A batch that is not a multiple of the microbatch works.
+
+    The last microbatch is smaller in the plan, in the proof and in the simulation.
+    """
     arguments = ("plan", "profile.json", "cluster.yaml", "--batch", 7, "-b", 2, "-s", "flush", "-o", "odd.yaml")
     assert run(*arguments).code == 0
     plan = Plan.read("odd.yaml")
@@ -82,7 +91,10 @@ def test_a_batch_that_no_microbatch_divides(run: Run, folder: Path) -> None:
 
 
 def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
-    """Nothing fits: the reasons by strategy, one error with the nearest miss, exit code 2, and no file."""
+    """If nothing fits, the error names the nearest miss.
+
+    The output has the reasons by strategy. The exit code is 2, and no file is written.
+    """
     data = parse_yaml(Path("cluster.yaml").read_bytes(), "cluster")
     Path("small.yaml").write_text(write_yaml(data | {"memory_bytes": 1e6}))
     found = run("plan", "profile.json", "small.yaml", "--batch", 8, "--stale", "-o", "none.yaml")
@@ -94,7 +106,10 @@ def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
 
 
 def test_show(run: Run, folder: Path) -> None:
-    """Stages and staircase for people; the plan, its rule and its length for machines; the program as text."""
+    """`hocket show` prints stages and the schedule of the devices.
+
+    The JSON has the plan, its update rule and the number of instructions. With --program, it prints the program.
+    """
     found = run("show", "plan.yaml")
     assert found.code == 0
     assert "device 1" in found.out
@@ -146,7 +161,10 @@ def test_names_with_brackets_are_shown_as_they_are(run: Run, folder: Path) -> No
 
 
 def test_check(run: Run, folder: Path) -> None:
-    """A legal plan gives 0 and no problems; a program with an instruction taken out gives 1 and the place."""
+    """`hocket check` returns 0 for a legal plan, and 1 with the problems.
+
+    In the second case, an instruction is removed from the program.
+    """
     assert run("check", "plan.yaml", "--json").json["problems"] == []
     lines = run("show", "plan.yaml", "--program").out.splitlines(keepends=True)
     at = next(k for k, line in enumerate(lines) if line.strip().startswith("send "))
@@ -213,7 +231,10 @@ def test_import(run: Run, folder: Path) -> None:
 
 
 def test_papers(run: Run) -> None:
-    """Every strategy with its source, every idea with places, a page and a test that exist."""
+    """`hocket papers` lists each strategy with its source.
+
+    Each idea has code, a page and a test that exist.
+    """
     found = run("papers", "--json").json
     assert {row["strategy"] for row in found["strategies"]} == set(members())
     for row in found["ideas"]:
@@ -267,7 +288,10 @@ def test_papers(run: Run) -> None:
     ],
 )
 def test_one_clear_error(run: Run, folder: Path, command: str, words: tuple[str, ...]) -> None:
-    """What is wrong is the user's to mend: exit code 2, one line that says where and what, nothing else, nothing written."""
+    """A mistake of the user gives one error line and exit code 2.
+
+    The line names the place and the problem. Nothing else is printed, and nothing is written.
+    """
     Path("binary").write_bytes(bytes(range(256)))
     Path("empty").touch()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -328,7 +352,10 @@ def test_a_profile_of_another_model(run: Run, folder: Path) -> None:
     ],
 )
 def test_wrong_options(run: Run, folder: Path, command: str) -> None:
-    """Unknown commands and options, and values of wrong types: exit code 2, what is wrong, and where help is."""
+    """Wrong commands, options and values give exit code 2.
+
+    The error names the problem and the help option.
+    """
     found = run(*command.split())
     assert found.code == 2
     assert found.out == ""
@@ -363,7 +390,10 @@ def test_help_and_version(run: Run) -> None:
 
 
 def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
-    """For people and for machines: the foreground slower, the background slower than alone, nothing else changed."""
+    """A simulation with a background job slows both jobs.
+
+    The foreground and the background are slower than alone. The other figures are unchanged, in text and in JSON.
+    """
     alone = run("simulate", "plan.yaml", "--json").json
     options = ("--background", "profile.json", "--background-batch", 1, "--launch-ms", 1)
     both = run("simulate", "plan.yaml", *options, "--json").json
@@ -381,7 +411,11 @@ def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
 
 
 def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) -> None:
-    """A pipeline without collectives, behind launches as long as layers: shorter ones are named, and do what is said; pausing is not."""
+    """The output advises shorter launches for a delayed foreground.
+
+    The pipeline has no collectives, and launches are as long as layers. The advised length has the stated effect.
+    Pausing is not advised.
+    """
     options = ("--background", "profile.json", "--background-batch", 4)
     slow = run("simulate", "plan.yaml", *options)
     assert "was lost to the backward of the background (launches of up to 80 ms)" in slow.out
@@ -401,7 +435,10 @@ def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) ->
 
 
 def test_a_report_shows_the_background_job(run: Run, folder: Path) -> None:
-    """What is printed, and its launches on a lane of each device; nothing of it without one, in the same words."""
+    """The report shows the background job with the printed words.
+
+    Its launches have a lane on each device. Without a background job, the report does not mention it.
+    """
     assert run("simulate", "plan.yaml", "--report", "alone.html").code == 0
     options = ("--background", "profile.json", "--background-batch", 4, "--launch-ms", 20, "--report", "both.html")
     printed = run("simulate", "plan.yaml", *options)
@@ -424,7 +461,10 @@ def test_a_report_shows_the_background_job(run: Run, folder: Path) -> None:
 
 
 def test_a_plan_that_lends_devices_tells_its_amplification(run: Run, folder: Path) -> None:
-    """In text and in the report beside the staircase; with a run, the measured one as well."""
+    """A plan that lends devices shows its amplification.
+
+    It is in the text and in the report beside the staircase. With a run, the measured amplification is shown too.
+    """
     plan = Plan.read("plan.yaml")
     layers = tuple(layer.name for layer in ModelProfile.read("profile.json").layers)
     stages = (PlanStage(layers[:2], (0, 1)), PlanStage(layers[2:], (0,)))

@@ -10,7 +10,10 @@ from tests.cli.conftest import Run
 
 @pytest.mark.parametrize("former", COMMANDS)
 def test_a_former_command_works_with_a_note(run: Run, former: str) -> None:
-    """Its help is that of the new command; the note names both; the list of commands has only the new one."""
+    """A former command works, with a note that names both commands.
+
+    Its help is the new command's help. The list of commands has only the new command.
+    """
     found = run(former, "--help")
     assert found.code == 0
     assert f"hocket {COMMANDS[former]}" in found.out
@@ -24,7 +27,10 @@ def test_a_former_command_works_with_a_note(run: Run, former: str) -> None:
 def test_a_former_option_becomes_one_that_the_command_has(
     command: str, former: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The new name is an option of the command, the former is none; a value behind an equals sign is kept."""
+    """A former option becomes the new option of the command.
+
+    The former name is no option. A value after an equals sign is kept.
+    """
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     there = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
     new = OPTIONS[command][former]
@@ -35,7 +41,10 @@ def test_a_former_option_becomes_one_that_the_command_has(
 
 
 def test_other_words_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    """Values, words behind `--` and other commands' options are left alone, without a note."""
+    """Other words stay unchanged, without a note.
+
+    Cases: values, words after `--` and options of other commands.
+    """
     for words in ([], ["plan", "waves"], ["simulate", "p.yaml", "--", "--largest"], ["train", "--anew"]):
         assert current(words) == words
     assert capsys.readouterr().err == ""

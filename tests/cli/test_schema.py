@@ -1,4 +1,7 @@
-"""JSON schemas of file formats: what Hocket reads or writes is valid, and a misspelt key is not."""
+"""JSON schemas of the file formats.
+
+All files that Hocket reads or writes are valid. A misspelt key is not.
+"""
 
 import json
 from pathlib import Path

@@ -29,7 +29,10 @@ def test_simulate_prints_the_figures(run: Run, shared: Path) -> None:
 
 
 def test_compare_lays_policies_side_by_side(run: Run, shared: Path) -> None:
-    """A row each, the same jobs in all; and the same report to the byte from another run."""
+    """A comparison has one row for each policy, over the same jobs.
+
+    A second run writes the same bytes of the report.
+    """
     pages = []
     for name in ("one.html", "two.html"):
         told = run(
@@ -86,7 +89,10 @@ def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Pa
     """Of a workload and of a snapshot; where there are some, nothing is said."""
     both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
     assert "min_cost_slo: no job has an SLO, so the policy is the same as min_cost" in both
-    assert "note: no job has an SLO, so the policy is the same as min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
+    assert (
+        "note: no job has an SLO, so the policy is the same as min_cost"
+        in ask(run, "solve snapshot.json -p min_cost_slo").out
+    )
     told = ask(run, "solve snapshot.json -p min_cost_slo --json").json
     assert told["note"] == "no job has an SLO, so the policy is the same as min_cost"
     assert ask(run, "generate continuous-single --rate 20 --jobs 3 --slos -o late.json").code == 0
@@ -109,7 +115,11 @@ def test_prices_of_the_sample(run: Run) -> None:
 
 
 def test_entities_of_a_workload_count(run: Run, shared: Path) -> None:
-    """One worker and two teams of one job: whose weight is eight times as much has it nearly all the time until it is done."""
+    """Entities of a workload share the worker by their weights.
+
+    Two teams have one job each on one worker. The team with eight times the weight has the worker nearly always until
+    its job is finished.
+    """
     work = {"job_type": "ResNet-50 (batch size 32)", "steps": 1e5}
     names = ("research", "product")
     jobs = [{"id": name, **work, "entity": name} for name in names]
@@ -143,7 +153,10 @@ def test_the_example_snapshot_is_the_dissertations(run: Run) -> None:
 
 
 def test_workloads_are_drawn_of_a_table_without_v100(run: Run, shared: Path) -> None:
-    """How long jobs take is drawn for its first type: of two tables with the same figures, the same jobs."""
+    """A workload can be generated from throughputs without a V100.
+
+    Durations are drawn for the table's first type. Two tables with the same figures give the same jobs.
+    """
     made = []
     for name in ("v100", "h100"):
         Path("table.json").write_text(json.dumps({name: {"('A3C', 1)": {"null": 2.0}}}))
@@ -213,7 +226,10 @@ def test_times_are_told_if_asked_for(run: Run, shared: Path) -> None:
 
 
 def test_a_journal_replays_to_the_state_that_it_was_written_in(run: Run, shared: Path) -> None:
-    """Also up to a record that was cut off, which is told; nothing but the journal is needed."""
+    """A journal replays to the state in which it was written.
+
+    This also holds up to a truncated record, which is reported. Only the journal is needed.
+    """
     words = "simulate jobs.json workers.yaml -p fifo:agnostic --space-sharing --round 3600 --journal journal.log"
     assert "wrote journal.log" in ask(run, words).out
     whole = run("cluster", "replay", "journal.log", "--json").json
@@ -294,7 +310,10 @@ def test_generate_tells_machines_what_it_wrote(run: Run, shared: Path) -> None:
 
 
 def test_prices_are_of_a_moment_that_is_known(run: Run) -> None:
-    """Before the first price there is nothing to show; after the last one it is said so."""
+    """A time before the first price is refused.
+
+    After the last price, the output says that prices are assumed to be constant.
+    """
     found = ask(run, "prices --at 1800-01-01")
     assert (found.code, found.out) == (2, "")
     assert "--at: found 1800-01-01 00:00 UTC; expected a moment from 2020-02-2" in found.err

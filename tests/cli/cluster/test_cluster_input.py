@@ -1,4 +1,7 @@
-"""What bad input gets from the cluster's commands: one error with file, line and field, exit code 2, and nothing half-written."""
+"""Invalid input of the cluster commands gives one error and exit code 2.
+
+The error names file, line and field. No file is written partly.
+"""
 
 import json
 import os
@@ -23,7 +26,10 @@ def ask(run: Run, words: str) -> Result:
 
 
 def refused(run: Run, words: str, *told: str) -> None:
-    """Exit code 2, one line of error that tells all of this, nothing on standard output, and the folder as before."""
+    """Require that a command is refused with exit code 2 and one error line.
+
+    The line contains all given parts. Standard output is empty, and the folder is unchanged.
+    """
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
     found = ask(run, words)
     assert (found.code, found.out) == (2, ""), found.err
@@ -278,7 +284,11 @@ def journal(run: Run, shared: Path) -> Path:
 
 
 def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
-    """In its first record it is none; later the record is left out, and its line named."""
+    """A truncated journal is refused or replayed without its last record.
+
+    If the first record is truncated, the file is no journal. A later truncated record is omitted, and its line is
+    named.
+    """
     content = journal.read_bytes()
     first = content.index(b"\n") + 1
     for size in (0, 5, first - 1):

@@ -1,4 +1,4 @@
-"""Options of simulations about the world: estimates, prices of the moment, spot workers that come and go."""
+"""Simulation options for estimates, prices over time and spot workers."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,10 @@ def jobs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_prices_of_the_moment_and_bills(run: Run, jobs: str) -> None:
-    """Least cost takes spot workers first; the bills add up to what the run cost, each lease at prices of its moments."""
+    """Bills use the prices at the times of each lease.
+
+    The policy of least cost uses spot workers first. The bills add up to the cost of the run.
+    """
     words = f"{jobs} -p min_cost --prices {EXAMPLES} --from 2020-03-18 --bills bills.json --checkpoint-gb 2"
     found = run(*words.split())
     assert found.code == 0
@@ -42,7 +45,10 @@ def test_prices_of_the_moment_and_bills(run: Run, jobs: str) -> None:
 
 
 def test_spot_workers_go_where_a_log_says_so(run: Run, jobs: str) -> None:
-    """They are there for the first hour only: jobs go on where they are kept, and pay more."""
+    """Spot workers leave when an availability log says so.
+
+    Here they are available for the first hour only. Jobs continue on other workers, at a higher cost.
+    """
     folder = Path("market")
     (folder / "aws" / "cost").mkdir(parents=True)
     (folder / "aws" / "cost" / "us-east-1").symlink_to(EXAMPLES / "aws" / "cost" / "us-east-1")
@@ -60,7 +66,10 @@ def test_spot_workers_go_where_a_log_says_so(run: Run, jobs: str) -> None:
 
 
 def test_what_is_not_known_of_prices_is_said(run: Run, jobs: str) -> None:
-    """Offers that cost nothing as nobody gave a folder of prices, and runs that go on after the last price."""
+    """Notes name unknown prices.
+
+    They name spot offers without a folder of prices, which cost nothing, and runs that continue after the last price.
+    """
     notes = [run(*f"{jobs}{words}".split()).json["notes"] for words in (
         "", f" --prices {EXAMPLES} --from 2020-03-18", f" --prices {EXAMPLES} --from 2025-01-01"
     )]  # fmt: skip
@@ -80,7 +89,10 @@ def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -
 
 
 def test_a_run_begins_when_all_offers_are_on_sale(run: Run, jobs: str) -> None:
-    """As early as can be; who names a moment at which one is not is told so, and so is who has offers that never meet."""
+    """A run begins at the first time at which all offers are on sale.
+
+    A given time without one of the offers is refused, and so are offers that are never on sale together.
+    """
     prices = Path("market/azure/cost/us_east.csv")
     prices.parent.mkdir(parents=True)
     (prices.parent.parent / "instance_mapping.csv").write_text("Instance,GPU type,# GPUs\nA,V100,1\nB,V100,1\n")

@@ -1,4 +1,7 @@
-"""cluster sweep: average JCT against load; and policies as the public simulator has them."""
+"""cluster sweep: average JCT against load.
+
+Policies are also tested as the public simulator implements them.
+"""
 
 import json
 from pathlib import Path
@@ -18,7 +21,10 @@ def ask(run: Run, words: str) -> Result:
 
 
 def test_each_run_is_that_of_generate_and_simulate(run: Run, shared: Path) -> None:
-    """At each rate, with each seed, under each policy: the same figures to the last digit."""
+    """Each run of a sweep equals generate and simulate.
+
+    The figures are equal to the last digit at each rate, with each seed and under each policy.
+    """
     told = ask(
         run, f"{SWEEP} --kind continuous-multiple --rates 8,4 --seeds 2 --seed 5 --jobs 14 --first 2 --last 9 --json"
     )
@@ -74,7 +80,11 @@ def test_two_sweeps_are_identical_to_the_byte(run: Run, shared: Path) -> None:
 
 
 def test_a_load_that_ends_too_early_is_told(run: Run, shared: Path) -> None:
-    """Where the last job has come before those that count are finished; by default there are enough."""
+    """A sweep reports a load that ends too early.
+
+    This is the case if the last job arrives before all counted jobs are finished. The default number of jobs is
+    sufficient.
+    """
     words = f"{SWEEP} --rates 0.1 --last 6"
     assert "all 7 jobs had arrived before" in ask(run, f"{words} --jobs 7").out
     assert "had arrived before" not in ask(run, words).out
@@ -160,7 +170,10 @@ def test_space_sharing_may_be_of_one_policy(run: Run, shared: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fifo:agnostic", "max_min_fairness"])
 def test_a_journal_of_a_published_policy_replays(run: Run, shared: Path, name: str) -> None:
-    """To the end, and cut off, to the state that it was written in, with nothing but itself."""
+    """A journal of a policy as published replays to the state at its end.
+
+    This holds for the whole journal and for a truncated journal. Only the journal is needed.
+    """
     words = f"simulate jobs.json workers.yaml -p {name} --as-published --seed 3 --journal journal.log"
     assert ask(run, words).code == 0
     whole = run("cluster", "replay", "journal.log", "--json").json

@@ -1,4 +1,7 @@
-"""hocket measure-overlap writes the cluster of a plan with what was measured, or says why not."""
+"""hocket measure-overlap writes a plan's cluster with measured overlap.
+
+If it does not write the cluster, it says why.
+"""
 
 from pathlib import Path
 
@@ -36,7 +39,11 @@ def measured(monkeypatch: pytest.MonkeyPatch, predicted_s: float) -> None:
 
 
 def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row for each number of threads, how far the model is off, and a cluster that knows it; what it wrote it replaces."""
+    """The measured overlap is printed and written to the cluster.
+
+    The output has a row for each number of threads, and the error of the model. The command may replace a cluster that
+    it wrote earlier.
+    """
     measured(monkeypatch, 0.105)
     told = run("measure-overlap", "job.py", "plan.yaml")
     assert told.code == 0, told.err
@@ -55,7 +62,7 @@ def test_what_was_measured_is_told_and_written(replicated: Path, run: Run, monke
 
 
 def test_what_is_not_written(replicated: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that foretells nothing, and over a file that somebody edited: neither touches the file."""
+    """Two cases write no cluster: a useless model and a file edited by hand."""
     measured(monkeypatch, 0.2)
     refused = run("measure-overlap", "job.py", "plan.yaml", "--json")
     assert (refused.code, refused.json["error"]["place"]) == (2, "measurements")

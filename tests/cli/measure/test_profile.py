@@ -14,7 +14,10 @@ from hocket.profiling.profile import ModelProfile
 
 @pytest.mark.parametrize(("neighbours", "note"), [(0, None), (1, "measured with 1 busy neighbour")])
 def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbours: int, note: str | None) -> None:
-    """As many other processes train meanwhile as are asked for, and the profile says so."""
+    """A profile can be measured beside other processes that train.
+
+    Their number is as requested, and the profile has a note.
+    """
     words = ("profile", "job.py", "-o", "own.json", "-b", 1, "--budget-s", 0.05, "--busy-workers", neighbours, "--json")
     found = run(*words)
     assert found.code == 0, found.err
@@ -36,7 +39,10 @@ def test_fewer_neighbours_than_none(run: Callable[..., Any], folder: Path) -> No
 def test_sizes_that_cannot_be_measured(
     run: Callable[..., Any], folder: Path, sizes: tuple[int, ...], found: str, expected: str
 ) -> None:
-    """Even beside others that can: the option and the number are named, and nothing is written."""
+    """A microbatch size that cannot be measured is refused.
+
+    This also holds if other sizes are valid. The error names option and number, and nothing is written.
+    """
     result = run("profile", "job.py", "-o", "own.json", *(word for size in sizes for word in ("-b", size)))
     assert result.code == 2
     assert result.err.startswith(f"error: --microbatch: found {found}; expected {expected}")
@@ -44,7 +50,10 @@ def test_sizes_that_cannot_be_measured(
 
 
 def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder: Path) -> None:
-    """It is worked out, says so, and is planned, simulated and checked like a measured one."""
+    """A profile for an absent device type is estimated, and says so.
+
+    It can be planned, simulated and checked like a measured profile.
+    """
     result = run("profile", "job.py", "-o", "own.json", "-b", 1, "-b", 2, "--device-type", "a100-80gb")
     assert result.code == 0, result.err
     assert "not measured" in result.out
@@ -75,14 +84,20 @@ def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder
 def test_profiles_that_cannot_be_worked_out(
     run: Callable[..., Any], folder: Path, words: tuple[Any, ...], told: str
 ) -> None:
-    """An unknown type, a size beyond the batch, and neighbours where nothing runs; nothing is written."""
+    """An impossible estimate is refused and nothing is written.
+
+    Cases: an unknown device type, a size above the batch, and busy workers although nothing runs.
+    """
     result = run("profile", "job.py", "-o", "own.json", *words)
     assert (result.code, result.err.startswith(f"error: {told}")) == (2, True), result.err
     assert not Path("own.json").exists()
 
 
 def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
-    """One measured profile teaches; profiles that are worked out with it say so, and measured ones take none."""
+    """Calibration uses one measured profile.
+
+    Estimated profiles that use it say so. Measured profiles refuse a calibration.
+    """
     assert run("profile", "job.py", "-o", "m.json", "-b", 1, "-b", 2, "--budget-s", 0.05, "--busy-workers", 0).code == 0
     result = run("calibrate", "job.py", "m.json", "-o", "c.yaml")
     assert result.code == 0, result.err
@@ -102,7 +117,10 @@ def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
 
 
 def test_nothing_of_the_users_is_replaced(run: Callable[..., Any], folder: Path) -> None:
-    """A cluster that was written by hand, or a job's source, is not what a measurement may take the place of."""
+    """A measurement replaces no file of the user.
+
+    Cases: a cluster written by hand and the source of a job.
+    """
     before = {name: Path(name).read_bytes() for name in ("cluster.yaml", "job.py")}
     for words in (
         ("links", "-n", 2),
@@ -137,7 +155,10 @@ FIGURES = "forward_compute_time={}, backward_compute_time=1, activation_size={},
 
 @pytest.mark.parametrize(("layers", "shown"), [(40, 40), (100, 20)])
 def test_many_layers_are_printed_in_short(run: Callable[..., Any], folder: Path, layers: int, shown: int) -> None:
-    """The first and the longest, with their share and how to see all; a short profile is printed whole."""
+    """A long profile is printed in short, and a short profile whole.
+
+    The short form has the first and the slowest layers, with the number of all layers.
+    """
     rows = [
         f"node{k} -- Linear(in_features=8, out_features=8) -- {FIGURES.format(k, 4 * 8 * 64)}" for k in range(layers)
     ]
@@ -147,14 +168,15 @@ def test_many_layers_are_printed_in_short(run: Callable[..., Any], folder: Path,
     names = [line.split()[0] for line in result.out.splitlines() if line.strip().startswith("node")]
     expected = [*range(8), *range(layers - 12, layers)] if shown < layers else range(layers)
     assert names == [f"node{k}" for k in expected]
-    assert (f"shown: {shown} of {layers} layers, the first 8 and the 12 slowest" in result.out) == (
-        shown < layers
-    )
+    assert (f"shown: {shown} of {layers} layers, the first 8 and the 12 slowest" in result.out) == (shown < layers)
     assert len(json.loads(run("import", "pipedream", "graph.txt", "-o", "own.json", "--json").out)["layers"]) == layers
 
 
 def test_samples_of_an_imported_profile(run: Callable[..., Any], folder: Path) -> None:
-    """The minibatch's size is found or told, the command says which; plans and their memory are of samples, not of minibatches."""
+    """An imported profile is converted from minibatches to samples.
+
+    The command says which minibatch size it found or was given. Plans and their memory refer to samples.
+    """
     rows = [
         f"node1 -- Conv2d(3, 8) -- {FIGURES.format(64, 64 * 1e6)}",
         f"node2 -- Linear(in_features=8, out_features=10) -- {FIGURES.format(64, 64 * 4 * 10)}",

@@ -19,7 +19,10 @@ class Group:
 
 
 def test_a_group_is_asked_for_option_by_option() -> None:
-    """In its place among the others, with its defaults; the command has it as one value."""
+    """A group of options appears as single options of the command.
+
+    They keep the group's place and defaults. The command receives the group as one value.
+    """
     told: list[tuple[str, Group, bool]] = []
 
     def command(

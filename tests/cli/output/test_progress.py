@@ -96,7 +96,11 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
 
 @pytest.mark.slow
 def test_a_search_says_what_it_is_at_to_its_end() -> None:
-    """And never that it is done before it is: choices, buckets, then each plan that swaps; of baselines each plan, too."""
+    """A search reports its phase until its end.
+
+    The phases are choices, buckets, then each plan that swaps. For baselines, each plan is reported too. Progress is
+    below the total until the end.
+    """
     said: list[tuple[float, float, str]] = []
     search(MODEL, cluster(700e6), PlanRequest(4), progress=lambda *one: said.append(one))
     words = [one[-1] for one in said]

@@ -17,7 +17,10 @@ ROWS = [
 
 @pytest.mark.parametrize("width", [50, 60, 80, 140])
 def test_numbers_are_whole_at_any_width(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """No line is wider than the terminal, every number stands on the row's first line, and no text is lost."""
+    """A table fits the terminal's width without loss of text.
+
+    Every number is on the first line of its row.
+    """
     print_table("a title that is longer than forty characters are", COLUMNS, ROWS, right=(2, 3), width=width)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
@@ -39,7 +42,10 @@ def test_columns_go_in_the_order_given(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_names_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """What would change the terminal's colours is shown as an escape, brackets are no markup, and wide characters take two places."""
+    """Cells are plain text.
+
+    Terminal control characters are escaped, brackets are not markup, and wide characters take two columns.
+    """
     print_table("t", ["name", "n"], [["a\x1b[31mb", "1"], ["[bold]", "2"], ["層", "3"]], right=(1,), width=60)
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -57,7 +63,10 @@ def test_a_terminal_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_unit_for_a_column() -> None:
-    """The unit suits the middle one; nothing is 0, what is not known a dash, and there are no exponents."""
+    """A column has one unit, which suits its median value.
+
+    Zero is 0, an unknown value is a dash, and there are no exponents.
+    """
     assert in_seconds([0.00125, 0.5e-3, 0.0, nan, 2.5e-3]) == ("ms", ["1.25", "0.500", "0", "-", "2.50"])
     assert in_seconds([1e-9, 1.0, 1500.0]) == ("s", ["<0.001", "1.00", "1,500"])
     assert in_bytes([330.62 * 1024, 1024.0, 34.5 * 2**20]) == ("KiB", ["330.6", "1.000", "35,328"])

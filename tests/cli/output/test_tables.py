@@ -30,7 +30,10 @@ def found() -> Search:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """At any usual width each candidate has one line, whole, and the columns left out are named."""
+    """The table of plans breaks no word at any usual width.
+
+    Each candidate has one line. Omitted columns are named.
+    """
     print_search(found, 12, width)
     out = capsys.readouterr().out
     rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
@@ -56,7 +59,11 @@ def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[
 
 
 def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of candidates that would read alike the best has a row, which is said; the runner-up is one that reads otherwise, or is called so."""
+    """Rows of the table of plans are distinct.
+
+    Of candidates with the same label, only the best has a row, and the output says so. The runner-up has another
+    label, or is described as the same with other stage boundaries or options.
+    """
     best, *others = found.candidates
     twin = _with(best, iteration_s=best.iteration_s * 1.02)
     alike = replace(found, candidates=(best, twin, *others[:2]))
@@ -72,7 +79,10 @@ def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str
 
 
 def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
-    """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the fastest."""
+    """The chosen plan is first and marked; the others are sorted by time.
+
+    The output says why the first plan is not always the fastest.
+    """
     best, *others = found.candidates
     quicker = _with(others[0], iteration_s=best.iteration_s * 0.995)
     for rest, reason in (

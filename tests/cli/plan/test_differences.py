@@ -1,4 +1,7 @@
-"""A job whose loss is a mean over tokens, from its profile to its run: what is said, and that what is said helps."""
+"""A job with a mean loss over tokens, from its profile to its run.
+
+The reported differences and their remedies are tested.
+"""
 
 from pathlib import Path
 
@@ -65,7 +68,11 @@ def measured(run: Run, more: str = "") -> str:
 
 @pytest.mark.workers
 def test_a_mean_over_tokens_from_profile_to_run(run: Run, folder: Path) -> None:
-    """`hocket profile`, `plan`, `show` and `train` say what differs; with the line that they name, losses are those of one process."""
+    """All commands report the differences from one process.
+
+    The commands are `hocket profile`, `plan`, `show` and `train`. With the line that they suggest, the losses equal
+    those of one process.
+    """
     assert f"give the job {LINE}" in measured(run)
     words = ("plan", "own.json", "cluster.yaml", "--batch", 8, "-s", "flush", "-b", 2, "-o", "own.yaml")
     planned = run(*words, "--json").json["candidates"][0]["update_rule"]

@@ -1,4 +1,4 @@
-"""`hocket plan` for a goal: what is asked, what is printed, and the plan that is written."""
+"""`hocket plan` for a goal: options, output and the written plan."""
 
 from pathlib import Path
 
@@ -52,7 +52,11 @@ def test_least_cost(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_deadline(capsys: pytest.CaptureFixture[str]) -> None:
-    """On the fewest devices that meet it; where none does, how long it takes at best; with all devices, by how much it is missed."""
+    """A deadline gives a plan with the fewest devices that meet it.
+
+    If no plan meets it, the error has the best possible time. With all devices, the output says by how much the
+    deadline is missed.
+    """
     whole = document(capsys, *WORDS, "--samples", "160000")["goal"]["training_s"]
     asked = ("--samples", "160000", "--deadline", f"{1.6 * whole}s")
     goal = document(capsys, *WORDS, *asked)["goal"]

@@ -18,7 +18,10 @@ from tests.cli.conftest import Run
 
 @pytest.fixture
 def summing(folder: Path) -> Path:
-    """A folder whose plan sums gradients, with the trace of a run that takes twice as long."""
+    """Folder with a plan that all-reduces gradients, and a trace.
+
+    The trace is of a run that takes twice the simulated time.
+    """
     found = search(
         ModelProfile.read("profile.json"),
         Cluster.read("cluster.yaml"),
@@ -36,7 +39,10 @@ def summing(folder: Path) -> Path:
 
 
 def test_what_overlap_gains_is_told(summing: Path, run: Run) -> None:
-    """The text's figures are the document's; a plan that sums nothing has none of them."""
+    """The gain from overlap is the same in text and in JSON.
+
+    A plan without all-reduces has no such figures.
+    """
     told = run("simulate", "plan.yaml").out
     found = run("simulate", "plan.yaml", "--json").json["overlap"]
     gained = 1 - found["iteration_s"] / found["apart_iteration_s"]

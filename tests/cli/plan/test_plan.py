@@ -20,7 +20,10 @@ PROFILE = chain(4, forward_s=0.001, backward_s=0.002, device_type="cpu-core")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with a profile, a cluster and a plan of one strategy for a ragged batch."""
+    """Working folder with a profile, a cluster and a flush plan.
+
+    The batch is not a multiple of the microbatch.
+    """
     monkeypatch.chdir(tmp_path)
     PROFILE.save("profile.json")
     Cluster("two", (Level("server", 2, 1e9, 1e-6),), "cpu-core").save("cluster.yaml")
@@ -46,7 +49,10 @@ def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> 
 
 
 def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A strategy with old weights is told in its row and in a note; a synchronous one needs none."""
+    """The output says if the best plan differs from one process.
+
+    A strategy with stale weights is named in its row and in a note. A synchronous strategy has no note.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "-b", "2", "-s")
     late = said(capsys, *words, "two_bw")
     assert "1 update old" in late
@@ -65,8 +71,12 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
 
 
 def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Under a limit each plan says what it uses, the explanation what the best and the runner-up do, refusals by how much they are
-    above it; a plan that lends devices says it when it is simulated, too. Without a limit nobody speaks of it."""
+    """An amplification limit applies to all plans.
+
+    Each plan has its amplification, and the explanation that of the best plan and the runner-up. Refusals say by how
+    much they exceed the limit. The simulation of a plan that lends devices names its amplification too. Without a
+    limit, amplification is not mentioned.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "8")
     assert "amplification" not in said(capsys, *words)
     found = document(capsys, *words, "--amplification-limit", "1.05", "--candidates")
@@ -85,7 +95,10 @@ def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What other buckets gain is a line of the explanation, and of the JSON document; `default`, a number of bytes and a size are as they say."""
+    """The explanation and the JSON document name the gain of other buckets.
+
+    `--buckets` also accepts `default`, a number of bytes and a size with a unit.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "-s", "data_parallel", "--shard", "none")
     found = document(capsys, *words)
     line = found["buckets"]
@@ -102,7 +115,10 @@ def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_why_waves_are_not_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line of the explanation and of the JSON document, where they were looked at and another plan is taken."""
+    """The explanation says why a plan with waves was not chosen.
+
+    The JSON document has the same line. It is absent if waves were not considered.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "-s", "data_parallel")
     (line,) = document(capsys, *words, "-s", "waves")["verdict"]["waves"]
     assert line.startswith("waves: ")
@@ -111,7 +127,10 @@ def test_why_waves_are_not_taken(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, for analytic models as well."""
+    """`--shard` applies to every candidate.
+
+    It is written to the plan and lowers its memory. Other words are refused, also for analytic models.
+    """
     Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")
     asked = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "data_parallel", "-b", "2", "-o", "shared.yaml"]
     none, shared = (document(capsys, *asked, "--shard", shard) for shard in ("none", "optimizer"))
@@ -132,7 +151,10 @@ def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every candidate is the same as one process, unless --stale admits others; with --synchronous their names are refused."""
+    """All candidates are synchronous unless --stale is given.
+
+    With --synchronous, the names of asynchronous strategies are refused.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "16")
     for asked in (words, (*words, "--synchronous")):
         found = document(capsys, *asked)
@@ -144,7 +166,10 @@ def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Told in a line, with how the updates differ, where nobody asked and it is quicker; of who has asked, nothing."""
+    """A line names the possible gain of stale weights.
+
+    It says how the updates differ. It appears only without --stale and --synchronous, if such a plan is faster.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "--buckets", "default")
     best, *_ = document(capsys, *words)["candidates"]
     stale = document(capsys, *words, "-s", "two_bw", "-s", "pipedream")["candidates"]
@@ -173,7 +198,10 @@ def test_nothing_that_fits_is_one_document_with_the_reason(folder: Path, capsys:
 
 
 def test_figures_of_another_device_type_are_called_rough(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A profile of a processor core, planned on a GPU, says that its seconds are scaled by peak rates."""
+    """Times of another device type are called rough.
+
+    A profile of a CPU core, planned on a GPU, says that its times are scaled by peak rates.
+    """
     replace(Cluster.read("cluster.yaml"), device_type="v100-16gb").save("gpus.yaml")
     found = document(capsys, "plan", "profile.json", "gpus.yaml", "-B", "4", "-s", "flush")
     assert any("measured on cpu-core, scaled to v100-16gb by their peak rates: rough" in n for n in found["notes"])
@@ -191,7 +219,10 @@ def test_a_ragged_batch_is_spelt_out(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_plan_edited_by_hand_is_predicted_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The prediction is of the plan as it stands, and what the file predicts is told where it differs."""
+    """A plan edited by hand has a new prediction.
+
+    The output also names the prediction in the file if it differs.
+    """
     assert "the file predicts" not in said(capsys, "show", "plan.yaml")
     before = document(capsys, "show", "plan.yaml")
     assert before["predicted"] == before["predicted_when_planned"]
@@ -209,7 +240,10 @@ def test_a_plan_edited_by_hand_is_predicted_anew(folder: Path, capsys: pytest.Ca
 
 
 def test_an_error_is_json_where_json_is_expected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output has the error's parts, standard error the sentence; without --json only the latter."""
+    """With --json, an error is a JSON document on standard output.
+
+    Standard error has the sentence. Without --json, standard output is empty.
+    """
     assert main(["show", "none.yaml", "--json"]) == 2
     out, err = capsys.readouterr()
     error = json.loads(out.splitlines()[-1])["error"]
@@ -228,7 +262,11 @@ def test_a_wrong_option_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No table for memory that was not recorded, no percentage of nothing, and a longer run is called that."""
+    """A comparison makes no claim without data.
+
+    It has no table for memory that was not recorded and no percentage of zero. It says that the measured run is
+    longer.
+    """
     events = [Event(0, "compute", f"step 0 u{k}", Kind.STEP, 0, k, k + 0.5, k + 1.0) for k in range(4)]
     loads = [Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, end_s) for end_s in (0.0, 0.25)]
     sends = [Event(0, "send", "send act #0", Kind.SEND, 0, 0, 0.0, 1.0)]
@@ -247,7 +285,10 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
 
 
 def test_compare_takes_the_prediction_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run laid before a simulation is the other way round; two of a kind are anybody's business."""
+    """A comparison expects the prediction first.
+
+    A measured trace before a simulated trace is refused. Two traces of the same kind are accepted.
+    """
     for name, source in (("run", "measured"), ("foreseen", "simulated")):
         load = Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, 1.0)
         save_trace(Trace.of([load], meta={"source": source}), f"{name}.json")
@@ -295,7 +336,10 @@ def test_the_wrong_file_is_told_what_it_seems_to_be(
 
 
 def test_groups_of_a_profile_are_those_of_its_members(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A profile of one device is no member's; and who asks for groups as for an analytic model is told which option considers them."""
+    """A tensor-parallel profile must be a profile of a group's member.
+
+    A profile of one device is refused. The option --tensor with a profile gives an error that names --tensor-profile.
+    """
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4")
     error = document(capsys, *words, "--tensor-profile", "profile.json", code=2)["error"]
     assert (error["place"], error["found"]) == ("--tensor-profile", "profile.json, a profile of 1 device")

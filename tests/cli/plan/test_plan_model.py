@@ -1,4 +1,4 @@
-"""`hocket plan` for an analytic model, from the command line to a plan file and back."""
+"""`hocket plan` for an analytic model: from options to a plan file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,8 +48,11 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("words", ["-s two_bw", "--stale", "-s gpipe"])
 def test_schedules_there_and_back(folder: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With old weights, and of GPipe by its name: what is written is shown, legal and takes what was said, and says what it computes
-    with; goals and batches take it, too."""
+    """Plans with stale weights and plans of GPipe can be written and read.
+
+    The written plan is shown and legal, has the predicted time, and names the age of its weights. Goals and batches
+    accept the same options.
+    """
     stale = words != "-s gpipe"
     asked = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", *words.split())
     text = said(capsys, *asked, "-o", "plan.yaml")
@@ -115,7 +118,10 @@ def test_a_longer_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_strategies_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only these are found, one or several; what is alone of its kind says so; of words that two layers share nothing is a unit."""
+    """Only the requested strategies are searched.
+
+    The numbers of considered plans add up. A model with tied weights has no fully sharded plan.
+    """
     words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16")
     every = document(capsys, *words)
     counts = []
@@ -188,7 +194,10 @@ def test_it_is_the_same_each_time(folder: Path) -> None:
 
 
 def test_what_blocks_make_again_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a plan of an analytic model it stands in its profile; its rows are groups where it has groups."""
+    """`show` names the recomputation of a plan of an analytic model.
+
+    It is read from the plan's profile. The rows of the drawing are groups if the plan has groups.
+    """
     words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "2", "--recompute")
     for word, cell in (("full", " full in "), ("none", " no")):
         said(capsys, *words, word, "-o", "own.yaml")

@@ -42,7 +42,10 @@ def found(pattern: str, text: str) -> tuple[str, ...]:
 
 
 def faces(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> tuple[list[Figures], str, dict[str, Any]]:
-    """Figures of a plan from every face; the report's text, and the JSON of the simulation."""
+    """Return a plan's figures from all outputs.
+
+    The text of the report and the JSON of the simulation are returned too.
+    """
     planned = document(capsys, "plan", *words, "-o", "plan.yaml", "--json")["candidates"][0]
     text = said(capsys, "plan", *words, "-o", "plan.yaml")
     cells = next(re.split(r" {2,}", line.strip()) for line in text.splitlines() if planned["config"] in line)
@@ -83,7 +86,10 @@ def faces(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> tuple[l
 def test_every_face_tells_the_same(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Iteration, throughput and bubble of plan, show, simulate, their JSON and the report agree; an excerpt is called one."""
+    """All outputs have the same iteration time, throughput and bubble.
+
+    The outputs are plan, show, simulate, their JSON and the report. An excerpt is named as such.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # a table shows all of its columns
     if kind == "a profile":

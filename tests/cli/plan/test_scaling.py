@@ -18,7 +18,10 @@ def _curve(folder: Path) -> None:  # noqa: F811
 
 
 def test_table_and_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """All ways on powers of two of the devices; other links beside them; the report holds the same."""
+    """Table and report of scaling contain the same figures.
+
+    They have all ways of scaling on powers of two of the devices, and other links beside them.
+    """
     words = (*WORDS, "--bandwidth", "cluster=0.1x", "--report", "report.html")
     text = said(capsys, *words)
     assert "chain to loss 2, time and speedup" in text
@@ -47,7 +50,10 @@ def test_numbers_that_count_nothing(words: tuple[str, str], capsys: pytest.Captu
 
 
 def test_what_is_rough_or_cannot_be_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Seconds of another device type, as `hocket plan` says it; and why there is no plan."""
+    """The output names rough times and the reasons for missing plans.
+
+    Times of another device type are named as in `hocket plan`.
+    """
     chain(4, device_type="cpu-core").save("profile.json")
     text = " ".join(said(capsys, *WORDS[:-1], "2").split())
     assert "note: measured on cpu-core, scaled to a100-80gb by their peak rates: rough" in text

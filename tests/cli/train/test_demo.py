@@ -1,4 +1,7 @@
-"""The demo's choice of plans; the whole of it runs for minutes and is what `hocket demo` shows."""
+"""Choice of plans in `hocket demo`.
+
+The whole demo runs for minutes and is not tested here.
+"""
 
 from pathlib import Path
 
@@ -41,7 +44,10 @@ def test_more_workers_than_any_plan_takes() -> None:
 
 
 def test_a_folder_with_files_of_the_user_is_refused(tmp_path: Path) -> None:
-    """A project's own profile and cluster stay; a folder of an earlier demo, also of one that was interrupted, is used again."""
+    """A folder with files of the user is refused.
+
+    The user's profile and cluster stay. A folder of an earlier demo is used again, also if that demo was interrupted.
+    """
     for name in ("profile.json", "cluster.yaml", "two_bw.predicted.json", ".report.html.x.part"):
         (tmp_path / name).write_text("earlier")
     check_own(tmp_path)

@@ -37,7 +37,10 @@ def hocket(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, bytes]:
-    """What was measured and planned for all tests of this file: the first one that asks does it."""
+    """Measured and planned files for all tests of this module.
+
+    The first test that needs them creates them.
+    """
     return {}
 
 
@@ -70,7 +73,10 @@ def test_profile(run: Run, folder: Path) -> None:
 
 
 def test_the_whole_walk(run: Run, profiled: Path) -> None:
-    """Profiled, planned, trained: a line a step, then the summary with what was predicted."""
+    """A job is profiled, planned and trained.
+
+    The output has a line for each step, then a summary with the prediction.
+    """
     found = hocket("train", "job.py", "tiny.yaml", "--steps", "3", "--json", folder=profiled)
     assert found.returncode == 0, found.stderr
     *steps, summary = map(json.loads, found.stdout.splitlines())
@@ -98,7 +104,10 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
     ids=["wider", "shorter and another batch", "another batch", "another precision", "broken"],
 )
 def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
-    """A plan never trains another model than it was made for: refused before the first step, exit code 2, nothing written."""
+    """A changed job is refused before the first step.
+
+    A plan never trains another model than its own. The exit code is 2, and nothing is written.
+    """
     text = Path("job.py").read_text().replace(edit[0], edit[1]).replace(edit[2] or "\0", edit[3])
     Path("changed.py").write_text(text)
     found = run("train", "changed.py", "tiny.yaml", "--steps", 2, "--checkpoint", "saved", "--json")
@@ -112,8 +121,11 @@ def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str,
 
 
 def test_a_run_that_swaps_is_resumed(run: Run, profiled: Path) -> None:
-    """Weights and the optimizer's state lie on the host when a checkpoint is made: what goes on from it, swapping or not, goes on as
-    if nothing had happened, to the bit."""
+    """A run that swaps can be resumed with identical losses.
+
+    Weights and optimizer state are on the host when the checkpoint is written. The resumed run may swap or not; it is
+    bit-identical to a run without a break.
+    """
     Path("adam.py").write_text(Path("job.py").read_text().replace("SGD(", "Adam("))
     assert "Adam(" in Path("adam.py").read_text()
     plan = Plan.read("tiny.yaml")
@@ -131,8 +143,10 @@ def test_a_run_that_swaps_is_resumed(run: Run, profiled: Path) -> None:
 
 
 def test_swaps_above_what_there_is_are_refused(run: Run, profiled: Path) -> None:
-    """A plan that lets devices hold more than its cluster has is refused as `check` refuses it, before a worker starts; and by the
-    workers where its profile is not at hand."""
+    """A plan that swaps above the cluster's memory is refused before training.
+
+    The error is that of `check`. The workers refuse the plan if its profile is missing.
+    """
     plan = Plan.read("tiny.yaml")
     small = replace(plan, predicted=None, cluster=replace(plan.cluster, memory_bytes=700.0))
     swap = Swapping("next_use", device_bytes=10e6)
@@ -150,7 +164,10 @@ def test_swaps_above_what_there_is_are_refused(run: Run, profiled: Path) -> None
 
 
 def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:
-    """Plans by hand do not say which model they are for; layers are found by their names."""
+    """A plan without a profile digest trains.
+
+    Plans written by hand do not name their model's digest. Layers are found by their names.
+    """
     cluster = Cluster("one", (Level("server", 1, 1e9),), "cpu-core")
     names = tuple(layer.name for layer in ModelProfile.read("tiny.json").layers)
     Plan("gpipe", "tiny", 4, 2, (PlanStage(names, (0,)),), cluster).save("hand.yaml")
@@ -159,7 +176,10 @@ def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:
 
 
 def test_a_process_without_torch(folder: Path) -> None:
-    """Planning works where torch cannot be imported, and takes its input's errors to exit code 2."""
+    """Planning works if torch cannot be imported.
+
+    Input errors still give exit code 2.
+    """
     (folder / "torch.py").write_text("raise ImportError('torch is not wanted here')\n")
     assert hocket("plan", "profile.json", "cluster.yaml", "--batch", "8", folder=folder).returncode == 0
     assert hocket("check", "plan.yaml", folder=folder).returncode == 0
@@ -171,7 +191,10 @@ def test_a_process_without_torch(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
 def test_an_interrupt_says_so_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
-    """While a job is loaded for profiling, and whether by Ctrl-C or by being told to end: one word, code 130, no file."""
+    """An interrupt is reported with one word and exit code 130.
+
+    It comes by Ctrl-C or SIGTERM, while a job is loaded for profiling. No file is left.
+    """
     (folder / "waits.py").write_text("import time\nopen('here', 'w').close()\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "hocket", "profile", "waits.py", "-o", "p.json"]
     before = signal.signal(number, signal.default_int_handler)  # what a shell's background ignores, its children ignore
@@ -234,7 +257,10 @@ def test_a_closed_standard_output(folder: Path) -> None:
 
 
 def test_a_plan_is_there_though_its_reader_has_left(folder: Path) -> None:
-    """`hocket plan ... -o new.yaml | true`: what is to be written is written before it is shown."""
+    """A plan is written although the reader of the output has left.
+
+    The command is `hocket plan ... -o new.yaml | true`. Files are written before the output is printed.
+    """
     command = f"{sys.executable} -u -m hocket plan profile.json cluster.yaml --batch 8 -o new.yaml | true"
     done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, timeout=HUNG_S, env=ENVIRONMENT)
     assert b"Traceback" not in done.stderr
@@ -242,7 +268,10 @@ def test_a_plan_is_there_though_its_reader_has_left(folder: Path) -> None:
 
 
 def test_the_installed_command_is_the_one_that_is_tested() -> None:
-    """`hocket` and `python -m hocket` start the same function, which takes SIGTERM for an interrupt."""
+    """The installed command and `python -m hocket` start the same function.
+
+    The function treats SIGTERM as an interrupt.
+    """
     top = Path(__file__).resolve().parents[3]
     project = tomllib.loads((top / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"hocket": "hocket.cli:run"}
@@ -259,7 +288,10 @@ def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> Non
 
 
 def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
-    """What a run took is kept beside its plan; the next plan reckons with it, says so, and does not where it is told not to."""
+    """The next plan uses the measured time of a run.
+
+    The time is kept beside the plan. The output says so, and an option turns it off.
+    """
     # As if layers took longer than they do, and nobody waits for another: a run takes seconds of that size on a busy machine, too.
     profile = ModelProfile.read("tiny.json")
     slower = [
@@ -304,7 +336,11 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
 
 
 def test_resume_of_a_mistyped_folder(run: Run, folder: Path) -> None:
-    """--resume, wherever it stands, refuses a folder that is not there, or has no checkpoint, and makes none; it takes no argument."""
+    """`--resume` refuses a mistyped folder and creates none.
+
+    This holds at any position of the option, and for a folder without a checkpoint. The option takes no argument
+    except auto, true or false.
+    """
     for line in (["--resume", "job.py", "plan.yaml"], ["job.py", "plan.yaml", "--resume"]):
         found = run("train", *line, "--checkpoint", "savde")
         assert found.code == 2
