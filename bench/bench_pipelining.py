@@ -36,6 +36,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.runtime.engine.distributed import Worker
+from hocket.runtime.stage.executable import Executable
 
 MICROBATCHES, STAGES = 8, 2
 STRATEGIES, ASYNCHRONOUS = ("gpipe", "flush", "pipedream", "two_bw"), ("pipedream", "two_bw")
@@ -61,7 +62,9 @@ def hocket_worker(
     cluster = Cluster("two cores", (Level("local", STAGES, 1e9),), "cpu-core")
     plan = Plan(strategy, "gpt-bench", BATCH_SIZE, BATCH_SIZE // MICROBATCHES, stages, cluster)
     return Worker(
-        captured, plan.layout(captured), plan.compile(captured), rank, record=record, shared_memory=shared_memory
+        Executable(captured, plan.layout(captured), plan.compile(captured)),
+        shared_memory=shared_memory,
+        clock=time.perf_counter if record else None,
     )
 
 

@@ -39,6 +39,7 @@ from hocket.program.microbatches import Microbatches
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.executable import Executable
 
 SMOKE = {"budget": 1.0, "layers": 2, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 2, "steps": 2}
 WAYS = ("plain", "data_parallel", "stages", "recomputed", "two waves")
@@ -148,7 +149,7 @@ def worker_step(
 ) -> tuple[Worker, Callable[[int], float]]:
     """A worker of the plan, and a function that trains one step by its number and returns its mean loss."""
     heard = Losses()
-    worker = Worker(captured, plan.layout(captured), plan.compile(captured), 0, device, observer=heard)
+    worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured), device), observer=heard)
 
     def step(number: int) -> float:
         worker.run(1, worker.position)

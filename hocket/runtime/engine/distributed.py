@@ -7,14 +7,13 @@ This file has the state that a worker keeps between segments. Other files define
 - Further compute lanes, for waves, and swap lanes have their own threads (compute_lanes.py, shared_values.py).
 - device.py defines the meaning of instructions.
 
-    worker = Worker(captured, layout, program, number)  # a collective call: every rank of the default process group
+    worker = Worker(executable)                       # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
     worker.state(); worker.load(state)                # between segments: one version of every stage's weights
 
 Every rank of a tensor-parallel group runs the group's instructions, on its shard of the model (shard_model.py).
 """
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -25,29 +24,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
-from hocket.profiling.capture.capture import Captured
-from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, group_lane
-from hocket.program.memory_bound.receive_window import windows
-from hocket.program.memory_bound.send_completion import Ends
-from hocket.program.program import Program
-from hocket.program.rank_layout import RankLayout
+from hocket.program.instruction import COMPUTE, Kind
 from hocket.runtime.engine.compute_lanes import Exchange
 from hocket.runtime.engine.instruction import Execution
 from hocket.runtime.engine.lanes import LaneTable
 from hocket.runtime.engine.losses import Losses
-from hocket.runtime.engine.peak_memory import PeakMemory
+from hocket.runtime.engine.recorder import EngineRecorder, InstructionRecord
 from hocket.runtime.engine.segment import Segment
 from hocket.runtime.engine.shared_values import SharedValues
 from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.messages import Layouts
-from hocket.runtime.engine.transport.peer_lost import lost
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
-from hocket.runtime.engine.transport.transfers import InstructionRecord, Transfers
+from hocket.runtime.engine.transport.transfers import Transfers
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.progress.observer import Observer, Unobserved
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.swapping.memory_manager import MemoryManager
-from hocket.runtime.tensor_parallel.shard_model import Division
 from hocket.runtime.update.sharding import Gather
 from hocket.util.time_slice import long_time_slice
 
@@ -56,43 +49,34 @@ class Worker:
     """Engine of one device of a program, in its own process.
 
     Attributes:
+        number: device of the program; for rank r it is program.devices[r // layout.tensor].
         position: number of samples trained on up to the end of the last segment.
-        records: instructions of the last segment in any order, if recorded. A transfer begins when it is posted. A
-            receive ends when the compute lane takes its value, so the end of the send is more exact.
     """
 
     def __init__(
         self,
-        captured: Captured,
-        layout: RankLayout,
-        program: Program,
-        number: int,
-        device: torch.device | str = "cpu",
+        executable: Executable,
         *,
         observer: Observer | None = None,
-        record: bool = False,
+        clock: Callable[[], float] | None = None,
         shared_memory: bool = True,
-        division: Division | None = None,
         memory: MemoryManager | None = None,
         guard: Guard | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join the other workers.
 
         This is a collective call of all ranks of the default process group.
 
         Arguments:
-            number: device of the program; for rank r it is program.devices[r // layout.tensor].
-            device: torch device of the tensors; a CUDA device with NCCL.
-            record: True to keep the times of every instruction.
+            clock: current time in seconds, to record every instruction; None to record nothing.
             shared_memory: True to send messages between CPU workers of one machine through shared memory.
-            division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
             memory, guard: see Device.
 
         Raises:
             InputError: the number of workers differs from the number of devices in the plan.
             MemoryExceeded: the weights do not fit.
         """
+        program, layout, division = executable.program, executable.layout, executable.division
         workers = len(program.devices) * layout.tensor
         if dist.get_world_size() != workers:
             found = f"{dist.get_world_size()} workers"
@@ -101,37 +85,26 @@ class Worker:
             raise InternalError(f"a model that is not divided by {layout.tensor}, as the plan is")
         moved = (i for _, i in program.instructions() if i.kind in (Kind.SEND, Kind.RECEIVE))
         through_hosts = any(v.on_host for i in moved for v in (*i.reads, *i.writes))
-        if through_hosts and torch.device(device).type == "cuda":
+        if through_hosts and torch.device(executable.device).type == "cuda":
             found = "transfers from host to host, which NCCL does not have"
             raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
         self.program, self.layout, self.position = program, layout, 0
-        self.number = number
+        self.number = program.devices[dist.get_rank() // layout.tensor]
         self._observer: Observer = observer or Unobserved()
-        self._clock, self._record = clock, record
-        self.records: list[InstructionRecord] = []
-        self._handover = StreamHandover(torch.device(device))
+        self._handover = StreamHandover(torch.device(executable.device))
         guard = guard or Guard()
         self._losses = Losses(self._handover, self._observer, guard)
-        self.device = Device(
-            captured, layout, program, self.number, device, self._losses.note, memory, self._stream_of, guard
-        )
-        self._layouts = Layouts(captured, layout, {s: runner.part for s, runner in self.device.stages.items()})
+        self.device = Device(executable, self.number, self._losses.note, memory, self._stream_of, guard)
+        parts = {s: runner.part for s, runner in self.device.stages.items()}
         self._roster = LaneTable(program, self.number)
-        self._groups = Groups(program, self.number, self.device.device, shared_memory, layout.tensor)
+        self._groups = Groups(executable, self.number, Layouts(executable.captured, layout, parts), shared_memory)
         self._division = division
-        self._sharing = {  # the lane of gathers of each of this device's stages with sharded weights
-            s: group_lane(GATHER, tuple(sorted(shape.devices)))
-            for s, shape in enumerate(program.stages)
-            if shape.sharded and number in shape.devices
-        }
         if division is not None:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, layout.tensor, self._groups.total)
-        self._memory = PeakMemory(self.device, clock if record else None)
+        self._recorder = EngineRecorder(self.device, self._handover, clock)
         if self.device.memory is not None:
-            self.device.memory.storages.resized = self._memory.made
-        self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
-        self._ends = Ends(program, number)
+            self.device.memory.storages.resized = self._recorder.memory.made
 
     # -- a segment
 
@@ -146,41 +119,15 @@ class Worker:
                 PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
         """
         store = self.device.start(position)
-        self._memory.look(0)  # before a receive is posted
+        self._recorder.begin()
+        self._recorder.memory.look(0)  # before a receive is posted
         swaps, waves = self._roster.swaps, self._roster.waves
         exchange = SharedValues(len(swaps), store) if swaps else Exchange(len(waves))
         transfers = Transfers(
-            self.number,
-            self.program.stages,
-            self._roster.transfers,
-            self._windows,
-            self._ends,
-            self._groups,
-            self._layouts,
-            self._handover,
-            self._memory,
-            self._lost,
-            self._clock,
-            self._record,
-            exchange.look_again,
-            self.device.carried,
-            self.device.sent,
+            self.device, self._roster, self._groups, self._handover, self._recorder, exchange.look_again
         )
-        self.records = transfers.records
-        clock = self._clock if self._record else None
-        execution = Execution(self.device, transfers, exchange, self._handover, self._memory, self._lost, clock)
-        segment = Segment(
-            self.device,
-            self._roster,
-            self._sharing,
-            execution,
-            transfers,
-            exchange,
-            self._handover,
-            self._memory,
-            self._observer,
-            self._losses,
-        )
+        execution = Execution(self.device, transfers, exchange, self._handover, self._recorder)
+        segment = Segment(execution, self._roster, self._observer, self._losses)
         try:
             with long_time_slice():  # transfer threads have been started before, so they keep the short time slice
                 store = segment.run(repeats, store)
@@ -189,7 +136,7 @@ class Worker:
                 store[value] = transfers.take(value)
             transfers.end()
         finally:
-            self._memory.end(segment.periods)
+            self._recorder.memory.end(segment.periods)
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
@@ -203,17 +150,6 @@ class Worker:
         Autograd accumulates gradients in the stream in which a parameter was first used.
         """
         return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
-
-    def _lost(self, instruction: Instruction, error: Exception) -> Exception:
-        return lost(self.number, self._division, self._step_of(instruction), instruction, error)
-
-    def _step_of(self, instruction: Instruction) -> int:
-        """Return the training step of an instruction of this segment, counted from 0."""
-        updates = instruction.counts_updates
-        # The index of a gather is the version that the step before it has written.
-        number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
-        microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
-        return self.device.stream.step(microbatch)
 
     # -- between segments
 
@@ -261,7 +197,7 @@ class Worker:
     @property
     def _gathers(self) -> dict[int, Gather]:
         """Gather function of each stage of this device with sharded steps."""
-        return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
+        return {s: partial(self._groups.parts, lane) for s, lane in self._roster.gathers.items()}
 
     def close(self) -> None:
         """Leave the process groups; a collective call, and the last one."""
@@ -282,14 +218,23 @@ class Worker:
         return dict(self._groups.carried_bytes)
 
     @property
+    def records(self) -> list[InstructionRecord]:
+        """Instructions of the last segment in any order, if recorded.
+
+        A transfer begins when it is posted. A receive ends when the compute lane takes its value, so the end of the
+        send is more exact.
+        """
+        return self._recorder.instructions
+
+    @property
     def peak_memory_bytes(self) -> int:
-        """Peak bytes of tensors on this device, while observed (peak_memory.py)."""
-        return self._memory.peak_bytes
+        """Peak bytes of tensors on this device, while observed (recorder.py)."""
+        return self._recorder.memory.peak_bytes
 
     @property
     def memory_course(self) -> list[tuple[float, float]]:
         """Memory of this device while observed, as (seconds, bytes).
 
-        Only if events are recorded (peak_memory.py).
+        Only if events are recorded (recorder.py).
         """
-        return sorted(self._memory.course)  # waves record from several threads
+        return sorted(self._recorder.memory.course)  # waves record from several threads

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from hocket.errors import ProgramError
-from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, computes, receive_lane, send_lane
 from hocket.program.memory_bound.receive_window import consumed, windows
 from hocket.program.program import Lane, Program
-from hocket.program.rank_layout import RankLayout
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.update.buckets import Bucket
 from hocket.runtime.update.clipping import Squares
 from hocket.runtime.update.sharding import Gather, made_by, over
@@ -45,9 +44,7 @@ class Result:
 
 
 def run_inline(
-    captured: Captured,
-    layout: RankLayout,
-    program: Program,
+    executable: Executable,
     repeats: int,
     position: int = 0,
     devices: dict[int, Device] | None = None,
@@ -70,8 +67,9 @@ def run_inline(
         losses.append((microbatch, float(loss), weight))
         device.guard.loss(microbatch, float(loss), samples, weight)
 
+    program = executable.program
     if devices is None:
-        devices = {d: Device(captured, layout, program, d, guard=(guards or {}).get(d)) for d in program.devices}
+        devices = {d: Device(executable, d, guard=(guards or {}).get(d)) for d in program.devices}
     for device in devices.values():
         device.microbatches.on_loss = partial(on_loss, device)
     interpreter = Interpreter(program, devices, repeats, position)

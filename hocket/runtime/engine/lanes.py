@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, ValueKind, computes
+from hocket.program.instruction import (
+    COMPUTE,
+    GATHER,
+    SWAP_LANES,
+    Instruction,
+    Value,
+    ValueKind,
+    computes,
+    group_lane,
+)
+from hocket.program.memory_bound.receive_window import windows
+from hocket.program.memory_bound.send_completion import Ends
 from hocket.program.program import Program
 
 _PARTS = ("prologue", "period", "epilogue")
@@ -95,6 +106,9 @@ class LaneTable:
         swaps: names of the swap lanes.
         waves: names of the compute lanes in addition to the first.
         transfers: all other lanes, with their parts.
+        windows: receive window of each receive lane.
+        ends: positions of the first compute lane at which sends must be complete.
+        gathers: lane that gathers the weights, for each of this device's stages with sharded weights.
     """
 
     def __init__(self, program: Program, device: int) -> None:
@@ -104,6 +118,13 @@ class LaneTable:
         self.waves = sorted(lane for lane in self.parts if computes(lane) and lane != COMPUTE)
         others = (lane for lane in self.parts if not computes(lane) and lane not in self.swaps)
         self.transfers = {lane: self.parts[lane] for lane in others}
+        self.windows = {lane: window for (d, lane), window in windows(program).items() if d == device}
+        self.ends = Ends(program, device)
+        self.gathers = {
+            s: group_lane(GATHER, tuple(sorted(shape.devices)))
+            for s, shape in enumerate(program.stages)
+            if shape.sharded and device in shape.devices
+        }
 
 
 def _readers(program: Program, device: int) -> dict[Value, str]:

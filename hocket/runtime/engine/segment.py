@@ -5,7 +5,7 @@ observer whether to continue, and informs the transfers of its position. The oth
 instruction.py handles inputs and outputs of an instruction.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,17 +13,13 @@ from typing import Any
 import torch
 
 from hocket.program.instruction import COMPUTE, Kind, Value, ValueKind
-from hocket.runtime.engine.compute_lanes import Exchange, Lanes
+from hocket.runtime.engine.compute_lanes import Lanes
 from hocket.runtime.engine.instruction import Execution
 from hocket.runtime.engine.lanes import LaneTable, walk
 from hocket.runtime.engine.losses import Losses
-from hocket.runtime.engine.peak_memory import PeakMemory
 from hocket.runtime.engine.shared_values import SharedValues
 from hocket.runtime.engine.stop_ahead import StopAhead
-from hocket.runtime.engine.stream_handover import StreamHandover
-from hocket.runtime.engine.transport.transfers import Transfers
 from hocket.runtime.progress.observer import Observer
-from hocket.runtime.stage.device import Device
 
 
 class Segment:
@@ -35,25 +31,19 @@ class Segment:
 
     def __init__(
         self,
-        device: Device,
-        roster: LaneTable,
-        gathers: Mapping[int, str],
         execution: Execution,
-        transfers: Transfers,
-        exchange: Exchange,
-        handover: StreamHandover,
-        memory: PeakMemory,
+        roster: LaneTable,
         observer: Observer,
         losses: Losses,
     ) -> None:
         """Prepare a segment; nothing runs yet.
 
         Arguments:
-            gathers: lane that gathers the weights, for each of this device's stages with sharded weights.
+            execution: executes the instructions of the segment's lanes.
         """
-        self._device, self._roster, self._gathers = device, roster, gathers
-        self._execution, self._transfers, self._exchange = execution, transfers, exchange
-        self._handover, self._memory = handover, memory
+        self._execution, self._roster = execution, roster
+        self._device, self._transfers, self._exchange = execution.device, execution.transfers, execution.exchange
+        self._handover, self._memory = execution.handover, execution.recorder.memory
         self._observer, self._losses = observer, losses
         self.periods = 0
 
@@ -121,8 +111,8 @@ class Segment:
         exchange, transfers, execution, observer = self._exchange, self._transfers, self._execution, self._observer
         ahead = StopAhead(repeats, observer, transfers, exchange)
         for value, thing in store.items():
-            if value.what is ValueKind.SHARD and value.stage in self._gathers:
-                transfers.give(self._gathers[value.stage], value, self._handover.given(thing))
+            if value.what is ValueKind.SHARD and value.stage in self._roster.gathers:
+                transfers.give(self._roster.gathers[value.stage], value, self._handover.given(thing))
         transfers.post_all()
         for done, (instruction, routes) in enumerate(walk(self._roster.parts[COMPUTE], ahead.go_on)):
             self._memory.look(ahead.run)
@@ -149,7 +139,7 @@ class Segment:
                 if value.what is ValueKind.GATHERED:
                     weights = self._device.stages[value.stage].weights
                     self._memory.made(flat for slot in weights.slots for flat in slot.flats)
-                    transfers.dropped(self._gathers[value.stage])
+                    transfers.dropped(self._roster.gathers[value.stage])
         return ahead.run
 
 

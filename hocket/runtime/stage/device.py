@@ -19,16 +19,14 @@ from typing import Any
 import torch
 
 from hocket.errors import ProgramError
-from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.swapping.insert import sizes_of
-from hocket.program.program import Program
-from hocket.program.rank_layout import RankLayout
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders
 from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.stage.microbatches import DeviceMicrobatches, OnLoss, Publish
 from hocket.runtime.stage.model_state import ModelState
 from hocket.runtime.stage.stage_layout import StagePart, split
@@ -52,11 +50,8 @@ class Device:
 
     def __init__(
         self,
-        captured: Captured,
-        layout: RankLayout,
-        program: Program,
+        executable: Executable,
         number: int,
-        device: torch.device | str = "cpu",
         on_loss: OnLoss | None = None,
         memory: MemoryManager | None = None,
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
@@ -66,7 +61,6 @@ class Device:
 
         Arguments:
             number: device of the program.
-            device: torch device of the tensors.
             on_loss: see DeviceMicrobatches.
             memory: keeps memory within budgets; by default created as the plan requires.
             lane: returns the context of a compute lane's work, such as a CUDA stream.
@@ -75,7 +69,8 @@ class Device:
         Raises:
             MemoryExceeded: the weights do not fit.
         """
-        self.number, self.device = number, torch.device(device)
+        captured, layout, program = executable.captured, executable.layout, executable.program
+        self.number, self.device, self.executable = number, torch.device(executable.device), executable
         self.program, self.layout, self.captured = program, layout, captured
         self.stream, self.guard = Stream(captured.job, layout.batches), guard or Guard()
         self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted)

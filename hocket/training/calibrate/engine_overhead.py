@@ -21,8 +21,9 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.runtime.engine.distributed import Worker
-from hocket.runtime.engine.transport.transfers import InstructionRecord
+from hocket.runtime.engine.recorder import InstructionRecord
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.training.calibrate.link_benchmark import middle_mean
 
 _WIDTH, _SAMPLES, _WARM_UP = 8, 64, 20
@@ -213,7 +214,7 @@ def _records(
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
     plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster, shard=shard)
-    worker = Worker(captured, plan.layout(captured), plan.compile(captured), dist.get_rank(), record=True)
+    worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured)), clock=time.perf_counter)
     worker.run(batches)
     return worker.records
 
@@ -261,7 +262,7 @@ def _device(layers: int) -> tuple[int, Device]:
     stage = PlanStage(tuple(layer.name for layer in captured.layers), (0,))
     cluster = Cluster("one device", (Level("device", 1, 1e9),), CPU)
     plan = Plan("data_parallel", "overhead", 1, 1, (stage,), cluster)
-    return layers, Device(captured, plan.layout(captured), plan.compile(captured), 0)
+    return layers, Device(Executable(captured, plan.layout(captured), plan.compile(captured)), 0)
 
 
 def _instructions(device: Device, rounds: int) -> list[list[Instruction]]:

@@ -154,17 +154,8 @@ class _Player:
         record = any(turns.traces)
         self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
         self._away_s, self._left_s = 0.0, 0.0  # total time of the other plans' turns, and the end of the last own turn
-        self._engine = Worker(
-            made.captured,
-            made.layout,
-            program,
-            made.group,
-            made.device,
-            observer=self._watched,
-            record=record,
-            division=made.division,
-            clock=self._clock,
-        )
+        clock = self._clock if record else None
+        self._engine = Worker(made.executable, observer=self._watched, clock=clock)
         self.segments: list[RunSegment] = list(segments(made.pace, 0, options.steps, turns.steps))
         self.bursts: list[_Burst] = []
         if seat.rank == 0:

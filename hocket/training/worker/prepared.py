@@ -27,6 +27,7 @@ from hocket.program.rank_layout import RankLayout
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.guard import judged_together
 from hocket.runtime.progress.segments import SegmentCounts
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of
@@ -73,6 +74,11 @@ class Prepared:
     group: int
     member: int
     device: torch.device
+
+    @property
+    def executable(self) -> Executable:
+        """The program with this rank's model and device, as the engine runs it."""
+        return Executable(self.captured, self.layout, self.program, self.device, self.division)
 
 
 def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:

@@ -6,6 +6,7 @@ process that starts or watches the worker.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -76,16 +77,13 @@ def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, 
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
             return
         recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
-        record = recording is not None
         memory = None
         if options.host_link_bytes_per_s is not None and plan.swap is not None:
             link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
             memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
         guard = Guard(options.on_nan, report)
-        engine = Worker(
-            captured, made.layout, program, group, device,
-            observer=watched, record=record, division=division, memory=memory, guard=guard,
-        )  # fmt: skip
+        clock = time.perf_counter if recording is not None else None
+        engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
         engine.device.microbatches.on_load = reads.take
         keeper = _keeper(job, made.layout, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0

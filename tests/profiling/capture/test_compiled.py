@@ -12,6 +12,7 @@ from hocket.profiling.capture.compiled import CompiledStep
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
@@ -28,7 +29,7 @@ def check(model: str, case: Case, backend: str, repeats: int = 2) -> None:
     graph = captured(model)
     plan = replace(case, compile=backend).plan(graph)
     program = plan.compile(graph)
-    found = run_inline(graph, plan.layout(graph), program, repeats)
+    found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     assert all(stage.cold_s > 0 for device in found.devices.values() for stage in device.stages.values())
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     assert_same_losses(found.losses, expected.losses, 1e-8)

@@ -17,6 +17,7 @@ from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position,
 from hocket.runtime.checkpoint.manager import flat, in_parts, nested, wanted
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.stage.executable import Executable
 from hocket.training.worker.prepared import check_subtasks
 from tests.runtime.checkpoint.test_checkpoint import together
 from tests.runtime.helpers.plans import Case
@@ -74,11 +75,11 @@ def test_no_plan_changes_a_bit() -> None:
     graph, losses = capture(job(LARGE_BYTES / 3), 2), []
     for widths in ((1,), (1, 1), (1,) * 8):
         plan = Case("flush" if len(widths) > 1 else "data_parallel", widths).plan(graph)
-        losses.append(run_inline(graph, plan.layout(graph), plan.compile(graph), 4).losses)
+        losses.append(run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 4).losses)
     assert losses[0] == losses[1] == losses[2]
     whole = capture(job(None), 2)
     plan = Case("data_parallel", (1,)).plan(whole)
-    expected = [loss for _, loss, _ in run_inline(whole, plan.layout(whole), plan.compile(whole), 4).losses]
+    expected = [loss for _, loss, _ in run_inline(Executable(whole, plan.layout(whole), plan.compile(whole)), 4).losses]
     assert [loss for _, loss, _ in losses[0]] == pytest.approx(expected, rel=1e-5)
     assert expected[0] == losses[0][0][1]
 

@@ -11,6 +11,7 @@ import pytest
 from hocket.program.check.check import check
 from hocket.program.text.printer import print_program
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from tests.program.helpers.mutate import EDITS, Mutant, mutant, other_part, swap_distant, swap_neighbours
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
@@ -57,10 +58,10 @@ def test_accepted_mutants_give_the_same_weights(number: int) -> None:
     plan = case.plan(graph)
     program = plan.compile(graph)
     repeats = 2
-    expected = run_inline(graph, plan.layout(graph), program, repeats)
+    expected = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     for one in accepted(number):
         told = f"{case}, seed {SEED}: {one}"
-        found = run_inline(graph, plan.layout(graph), one.program, repeats)
+        found = run_inline(Executable(graph, plan.layout(graph), one.program), repeats)
         assert found.position == expected.position, told
         assert_same_losses(found.losses, expected.losses, 1e-9)
         for device, weights in found.weights.items():

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hocket.profiling.data.order import order
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import Case, assert_same_weights, captured
 
 STEPS = 6
@@ -45,7 +46,7 @@ def test_every_plan_accumulates_as_one_process(
     graph = captured(MODEL)
     plan = Case(strategy, widths, batch_size, size).plan(graph)
     program = plan.compile(graph)
-    found = run_inline(graph, plan.layout(graph), program, STEPS * plan.microbatches // program.stride)
+    found = run_inline(Executable(graph, plan.layout(graph), program), STEPS * plan.microbatches // program.stride)
     assert found.position == STEPS * batch_size
     losses, weights = accumulated(batch_size, size)
     each = [0.0] * STEPS

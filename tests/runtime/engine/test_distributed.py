@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hocket.program.instruction import COMPUTE, GATHER, REDUCE, Kind
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from tests import tiers
 from tests.limits import HUNG_S
 from tests.runtime.engine.helpers.workers import OVER_GLOO, RUNS, start
@@ -70,9 +71,9 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
         case = replace(case, shard="none")
     plan = case.plan(graph)
     program = program_of(case, graph)
-    first = run_inline(graph, plan.layout(graph), program, end or repeats)
+    first = run_inline(Executable(graph, plan.layout(graph), program), end or repeats)
     weights = {d: {n: t.clone() for n, t in tensors.items()} for d, tensors in first.weights.items()}
-    more = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
+    more = run_inline(Executable(graph, plan.layout(graph), program), 1, first.position, first.devices)
     return Result(first.losses, weights, first.position, {}), more.weights
 
 

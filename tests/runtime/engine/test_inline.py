@@ -16,6 +16,7 @@ from hocket.program.instruction import COMPUTE, Kind, ValueKind
 from hocket.program.program import freeze
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import Trained, rule_loop
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, by_bundle, captured
 
@@ -95,7 +96,7 @@ def run(graph: Captured, case: Case, steps: int = STEPS) -> tuple[Result, Rule]:
     plan = case.plan(graph)
     program = plan.compile(graph)
     repeats = -(-steps * max(program.rule.batch) // program.stride)
-    return run_inline(graph, plan.layout(graph), program, repeats), program.rule
+    return run_inline(Executable(graph, plan.layout(graph), program), repeats), program.rule
 
 
 @cache
@@ -167,7 +168,7 @@ def test_a_border_whose_samples_are_no_dimension_is_not_divided():
     def run_on(first: tuple[int, ...], second: tuple[int, ...]) -> Result:
         stages = (PlanStage(tuple(names[:cut]), first), PlanStage(tuple(names[cut:]), second))
         plan = Plan("burst_parallel", "test", 8, 4, stages, CLUSTER)
-        return run_inline(graph, plan.layout(graph), plan.compile(graph), 2)
+        return run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 2)
 
     assert len(run_on((0, 1), (0, 1)).losses) == 4
     with pytest.raises(InputError, match=r"one dimension with the number of samples"):
@@ -184,7 +185,7 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
     for first, second in (((0, 1), (0,)), ((0,), (0, 1)), ((0, 1, 2), (0, 1))):
         stages = (PlanStage(tuple(names[:cut]), first), PlanStage(tuple(names[cut:]), second))
         plan = Plan("burst_parallel", "test", 12, 12 // lcm(len(first), len(second)), stages, CLUSTER)
-        result = run_inline(graph, plan.layout(graph), plan.compile(graph), 3)
+        result = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 3)
         expected = rule_loop(graph, plan, Rule("sync", (plan.microbatches,) * 2, (0, 0)), 3 * plan.microbatches)
         for weights in result.weights.values():
             assert_same_weights(weights, expected.weights, 1e-11)
@@ -241,9 +242,9 @@ def test_segments_continue():
     graph, case = captured("gpt", "adam"), Case("flush", (2, 1), batch_size=7)
     plan = case.plan(graph)
     program = plan.compile(graph)
-    whole = run_inline(graph, plan.layout(graph), program, 6)
-    first = run_inline(graph, plan.layout(graph), program, 2)
-    second = run_inline(graph, plan.layout(graph), program, 4, first.position, first.devices)
+    whole = run_inline(Executable(graph, plan.layout(graph), program), 6)
+    first = run_inline(Executable(graph, plan.layout(graph), program), 2)
+    second = run_inline(Executable(graph, plan.layout(graph), program), 4, first.position, first.devices)
     assert second.position == whole.position == 6 * 7 * program.stride // plan.microbatches
     losses = [loss for _, loss, _ in first.losses + second.losses]
     assert losses == [loss for _, loss, _ in whole.losses]
@@ -272,13 +273,11 @@ def test_state_moves_to_another_plan(model, before, case):
             state[part].update(entries)
     plan = case.plan(graph)
     program = plan.compile(graph)
-    prepared = run_inline(graph, plan.layout(graph), program, 0)
+    prepared = run_inline(Executable(graph, plan.layout(graph), program), 0)
     for device in prepared.devices.values():
         device.model.load(state)
     second = run_inline(
-        graph,
-        plan.layout(graph),
-        program,
+        Executable(graph, plan.layout(graph), program),
         5 * plan.microbatches // program.stride + 1,
         first.position,
         prepared.devices,
@@ -298,7 +297,7 @@ def test_a_deadlock_names_who_waits():
     lane = next(lane for lane in lanes if lane[1].startswith("send"))
     del lanes[lane]
     with pytest.raises(ProgramError) as caught:
-        run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
+        run_inline(Executable(graph, plan.layout(graph), replace(program, period=freeze(lanes))), 1)
     assert "deadlock" in str(caught.value)
     assert "device 1, compute: forward 1 #0 waits for act.0>1#0" in str(caught.value)
     assert "device 1, receive<0: receive 0 #0 act.0>1#0 waits for device 0" in str(caught.value)
@@ -313,7 +312,7 @@ def test_a_missing_value_names_the_instruction():
     compute = lanes[(1, COMPUTE)]
     compute[:] = [i for i in compute if not (i.kind is Kind.LOAD and i.index == 2)]
     with pytest.raises(ProgramError, match=r"forward 1 #2 waits for in\.1#2"):
-        run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
+        run_inline(Executable(graph, plan.layout(graph), replace(program, period=freeze(lanes))), 1)
 
 
 @pytest.mark.parametrize("kind", [Kind.FORWARD, Kind.BACKWARD, Kind.STEP])
@@ -327,7 +326,7 @@ def test_an_instruction_twice_is_refused(kind):
     at = next(k for k, i in enumerate(compute) if i.kind is kind)
     compute.insert(at + 1, compute[at])
     with pytest.raises(ProgramError, match=r"exists already|waits for"):
-        run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
+        run_inline(Executable(graph, plan.layout(graph), replace(program, period=freeze(lanes))), 1)
 
 
 def test_all_reduces_that_do_not_belong_together_are_refused():
@@ -339,7 +338,7 @@ def test_all_reduces_that_do_not_belong_together_are_refused():
     lane = next(lane for lane in lanes if lane[1].startswith("reduce"))
     lanes[lane][0], lanes[lane][1] = lanes[lane][1], lanes[lane][0]
     with pytest.raises(ProgramError, match="expected the same update and bucket"):
-        run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
+        run_inline(Executable(graph, plan.layout(graph), replace(program, period=freeze(lanes))), 1)
 
 
 def test_a_value_that_nobody_frees_is_named():
@@ -352,4 +351,4 @@ def test_a_value_that_nobody_frees_is_named():
     at = next(k for k, i in enumerate(compute) if i.kind is Kind.BACKWARD)
     compute[at] = replace(compute[at], frees=tuple(v for v in compute[at].frees if v.what is not ValueKind.STASH))
     with pytest.raises(ProgramError, match=r"stash\.0#0 left or missing"):
-        run_inline(graph, plan.layout(graph), replace(program, period=freeze(lanes)), 1)
+        run_inline(Executable(graph, plan.layout(graph), replace(program, period=freeze(lanes))), 1)

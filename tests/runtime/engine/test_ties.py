@@ -12,6 +12,7 @@ from hocket.program.check.check import check
 from hocket.program.order import together
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import Result, run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import Trained, rule_loop
 from tests.runtime.helpers.everything_out import everything_out
 from tests.runtime.helpers.plans import CLUSTER, assert_same_losses, assert_same_weights, captured
@@ -64,9 +65,9 @@ def test_stages_of_one_device_that_share_weights_train_as_one_process(model, str
     shared = [(s, b) for s, stage in enumerate(program.stages) for b, _ in stage.tied]
     assert shared
     assert all(len(together(program.stages, *one)) > 1 for one in shared)
-    result = run_inline(graph, plan.layout(graph), program, STEPS)
+    result = run_inline(Executable(graph, plan.layout(graph), program), STEPS)
     if not any(stage.sharded for stage in program.stages):
-        swapped = run_inline(graph, plan.layout(graph), everything_out(program), STEPS)
+        swapped = run_inline(Executable(graph, plan.layout(graph), everything_out(program)), STEPS)
         assert swapped.losses == result.losses
         same_copies(swapped)
     expected, tolerance = one_process(model, dtype), 1e-9 if dtype is torch.float64 else 2e-2

@@ -15,6 +15,7 @@ from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.sharded_modules import cuts, divide
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.observer import Unobserved
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 from tests.limits import HUNG
 from tests.runtime.helpers.plans import Case, captured
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         program = plan.compile(graph)
         sums.join(group)
         losses = Losses()
-        worker = Worker(graph, plan.layout(graph), program, program.devices[stage], observer=losses)
+        worker = Worker(Executable(graph, plan.layout(graph), program), observer=losses)
         worker.run(repeats)
         weights = {name: tensor.clone() for name, tensor in worker.state()["weights"].items()}
         torch.save(weights, folder / f"{number}-{stage}-{rank}.pt")

@@ -25,6 +25,7 @@ from hocket.program.instruction import ValueKind
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import CLUSTER, momentum
 
 WIDTHS = (12, 20, 8, 16, 4)  # of what goes from layer to layer
@@ -88,9 +89,11 @@ def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompu
     swap = Swapping("task", writes_clean=scheme.writes_clean)
     plan = Plan("harmony", "test", SAMPLES * count, SAMPLES, stages, CLUSTER, options, swap=swap)
     program = plan.compile(graph)
-    first = run_inline(graph, plan.layout(graph), program, 1)  # before its first step an optimizer has no state
+    first = run_inline(
+        Executable(graph, plan.layout(graph), program), 1
+    )  # before its first step an optimizer has no state
     before = moved(first.devices)
-    second = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
+    second = run_inline(Executable(graph, plan.layout(graph), program), 1, first.position, first.devices)
     found = Counter[SwapKind]()
     for what, size in (moved(second.devices) - before).items():
         found[KINDS.get(what, SwapKind.STASH)] += size

@@ -7,6 +7,7 @@ from hocket.profiling.capture.capture import Captured
 from hocket.program.instruction import ValueKind
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.everything_out import everything_out
 from tests.runtime.helpers.plans import Case, captured
 
@@ -24,8 +25,8 @@ def both(graph: Captured, case: Case, repeats: int = 3) -> tuple[Result, Result]
     """A case as it is, and with everything out."""
     plan = case.plan(graph)
     program = plan.compile(graph)
-    return run_inline(graph, plan.layout(graph), program, repeats), run_inline(
-        graph, plan.layout(graph), everything_out(program), repeats
+    return run_inline(Executable(graph, plan.layout(graph), program), repeats), run_inline(
+        Executable(graph, plan.layout(graph), everything_out(program)), repeats
     )
 
 

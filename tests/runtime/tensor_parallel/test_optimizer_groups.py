@@ -17,6 +17,7 @@ from hocket.profiling.job.learning_rates import scheduled
 from hocket.profiling.job.optimizer import group_names
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.runtime.update.sharding import check_sharing
 from hocket.strategies.base.strategy import members
@@ -161,7 +162,7 @@ def test_groups_and_rates_are_those_of_a_plain_loop(case: Case, optimizer: Calla
     plan = case.plan(graph)
     program = plan.compile(graph)
     repeats = -(-6 * plan.microbatches // program.stride)
-    found = run_inline(graph, plan.layout(graph), program, repeats)
+    found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     steps, rest = divmod(found.position, BATCH)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     for weights in found.weights.values():
@@ -188,7 +189,7 @@ def test_a_tied_weight_is_in_one_group(case: Case) -> None:
     graph = graph_of(by_name, True)
     plan = case.plan(graph)
     program = plan.compile(graph)
-    found = run_inline(graph, plan.layout(graph), program, 6)
+    found = run_inline(Executable(graph, plan.layout(graph), program), 6)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(6))
     for weights in found.weights.values():
         assert_same_weights(weights, expected.weights, 1e-9)
@@ -204,10 +205,10 @@ def test_a_later_segment_goes_on_with_its_steps_rates() -> None:
         plan = case.plan(graph)
         program = plan.compile(graph)
         repeats = 3 * plan.microbatches // program.stride
-        first = run_inline(graph, plan.layout(graph), program, repeats)
+        first = run_inline(Executable(graph, plan.layout(graph), program), repeats)
         done = {stage: len(own) for stage, own in noted(first).items()}
         position = -(-first.position // BATCH) * BATCH
-        second = run_inline(graph, plan.layout(graph), program, repeats, position, first.devices)
+        second = run_inline(Executable(graph, plan.layout(graph), program), repeats, position, first.devices)
         for stage, own in noted(second).items():
             step = position // BATCH
             assert own[done[stage]] == tuple(rate * factor(step) for rate in RATES)
@@ -232,7 +233,7 @@ def test_precision_and_subtasks_keep_the_groups() -> None:
         if graph.parts:
             assert len({part.name for part in graph.parts.values()}) >= 2
             check_subtasks(wanted, plan)
-        found = run_inline(graph, plan.layout(graph), plan.compile(graph), 6)
+        found = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 6)
         weights = {name: tensor for own in found.weights.values() for name, tensor in own.items()}
         expected = by_torch(6, False)[1]
         for name, part in graph.parts.items():
@@ -266,7 +267,7 @@ def test_an_optimizer_that_has_state_from_the_start() -> None:
     for shard, options in (("optimizer", {}), ("full", {}), ("none", {"subtask_bytes": 200.0})):
         graph = capture(job(adagrad, **options), 2)
         plan = Case("data_parallel", (2,), shard=shard).plan(graph)
-        found = run_inline(graph, plan.layout(graph), plan.compile(graph), 4)
+        found = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 4)
         expected = rule_loop(graph, plan, Rule("sync", (4,), (0,)), 16)
         for weights in found.weights.values():
             assert_same_weights(weights, expected.weights, 1e-9)

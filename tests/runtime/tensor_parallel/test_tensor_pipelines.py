@@ -9,6 +9,7 @@ import torch
 from hocket.profiling.tensor_parallel.sharded_modules import whole_of
 from hocket.profiling.tensor_parallel.split import Cut
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import assert_same_losses, assert_same_weights, captured
 from tests.runtime.helpers.tensor_pipeline_workers import RUNS, WIDTH, run
 
@@ -23,7 +24,7 @@ def test_two_stages_of_two_devices(tmp_path: Path) -> None:
     for number, (case, model, optimizer, repeats) in enumerate(RUNS):
         graph = captured(model, optimizer)
         plan = case.plan(graph)
-        expected = run_inline(graph, plan.layout(graph), plan.compile(graph), repeats)
+        expected = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), repeats)
         whole = {
             name: tensor for device in expected.devices.values() for name, tensor in device.model.tensors().items()
         }

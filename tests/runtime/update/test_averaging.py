@@ -21,6 +21,7 @@ from hocket.program.text.parser import parse_program
 from hocket.program.text.printer import print_program
 from hocket.runtime.engine.inline import Interpreter, run_inline
 from hocket.runtime.stage.device import Device
+from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.strategy import compile_strategy
 from hocket.strategies.schedules.tick_tock import ALIGN
 from hocket.training.verify.reference_loop import rule_loop
@@ -48,7 +49,7 @@ def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
     graph = captured("gpt", optimizer, dtype)
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
-    result = run_inline(graph, plan.layout(graph), program, 4)
+    result = run_inline(Executable(graph, plan.layout(graph), program), 4)
     expected = rule_loop(graph, plan, program.rule, len(result.losses))
     assert result.losses == expected.losses
     for weights in result.weights.values():
@@ -73,7 +74,7 @@ def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimize
     graph = captured(model, optimizer, torch.float32 if "bfloat16" in model else torch.float64)
     plan = case.plan(graph)
     program = plan.compile(graph)
-    result = run_inline(graph, plan.layout(graph), program, 3)
+    result = run_inline(Executable(graph, plan.layout(graph), program), 3)
     expected = rule_loop(graph, plan, program.rule, len(result.losses))
     assert_same_losses(result.losses, expected.losses, tolerance)
     for weights in result.weights.values():
@@ -108,7 +109,7 @@ def test_lemma_1():
     graph, notes = small(lr=0.0)  # all tasks with the same weights: one process can compute any of them
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
-    run_inline(graph, plan.layout(graph), program, 1)
+    run_inline(Executable(graph, plan.layout(graph), program), 1)
     found = list(notes)
     notes.clear()
     rule = replace(program.rule, kind="sync", batch=(1, 1))
@@ -137,7 +138,7 @@ def test_waves_stay_half_a_gradient_apart():
     graph, notes = small(lr=0.05)
     plan = Case("tick_tock", (1,), 8, 4).plan(graph)
     program = plan.compile(graph)
-    device = Device(graph, plan.layout(graph), program, 0)
+    device = Device(Executable(graph, plan.layout(graph), program), 0)
     Interpreter(program, {0: device}, 6, 0).run()
     own = [notes[0]]
     for stepped in notes[1:]:  # g' of each iteration, by equation 1
@@ -154,20 +155,20 @@ def test_a_segment_ends_with_one_model_from_which_any_device_goes_on():
     graph = captured("gpt", "adam")
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
-    first = run_inline(graph, plan.layout(graph), program, 1)
+    first = run_inline(Executable(graph, plan.layout(graph), program), 1)
     state = {
         key: {n: _copied(t) for n, t in entries.items()} for key, entries in first.devices[0].model.state().items()
     }
-    more = run_inline(graph, plan.layout(graph), program, 1, first.position, first.devices)
-    others = {d: Device(graph, plan.layout(graph), program, d) for d in program.devices}
+    more = run_inline(Executable(graph, plan.layout(graph), program), 1, first.position, first.devices)
+    others = {d: Device(Executable(graph, plan.layout(graph), program), d) for d in program.devices}
     for device in others.values():
         device.model.load(state)
-    again = run_inline(graph, plan.layout(graph), program, 1, first.position, others)
+    again = run_inline(Executable(graph, plan.layout(graph), program), 1, first.position, others)
     assert again.losses == more.losses
     for device, weights in again.weights.items():
         assert all(torch.equal(tensor, more.weights[device][name]) for name, tensor in weights.items())
     alone = Case("data_parallel", (1,)).plan(graph)
-    another = Device(graph, alone.layout(graph), alone.compile(graph), 0)
+    another = Device(Executable(graph, alone.layout(graph), alone.compile(graph)), 0)
     another.model.load(state)
     assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in another.model.tensors().items())
 

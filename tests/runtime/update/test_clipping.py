@@ -10,6 +10,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.program.check.check import check
 from hocket.program.instruction import Kind
 from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
@@ -41,7 +42,7 @@ def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) ->
     program = plan.compile(graph)
     assert check(program) == ()
     repeats = -(-STEPS * plan.microbatches // program.stride)
-    found = run_inline(graph, plan.layout(graph), program, repeats)
+    found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     assert_same_losses(found.losses, expected.losses, 1e-8)
     for weights in found.weights.values():
@@ -67,7 +68,7 @@ def test_a_norm_that_nothing_reaches_changes_nothing() -> None:
     for norm in (None, 1e9):
         graph = with_norm("gpt", norm)
         plan = case.plan(graph)
-        results.append(run_inline(graph, plan.layout(graph), plan.compile(graph), 2))
+        results.append(run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 2))
     assert results[0].losses == results[1].losses
     for device, weights in results[0].weights.items():
         assert all(torch.equal(tensor, results[1].weights[device][name]) for name, tensor in weights.items())

@@ -4,9 +4,9 @@ This file only builds the errors. The engine decides when a worker gives up.
 """
 
 from hocket.errors import WorkerLost
-from hocket.program.instruction import Instruction
+from hocket.program.instruction import Instruction, Kind
 from hocket.runtime.engine.transport.process_groups import MemberError
-from hocket.runtime.tensor_parallel.shard_model import Division
+from hocket.runtime.stage.device import Device
 
 
 class PeerLost(WorkerLost):
@@ -27,8 +27,9 @@ class PeerLost(WorkerLost):
         )
 
 
-def lost(number: int, division: Division | None, step: int, instruction: Instruction, error: Exception) -> PeerLost:
-    """Convert a failed instruction into an error that names the device or group rank."""
+def lost(device: Device, instruction: Instruction, error: Exception) -> PeerLost:
+    """Convert a failed instruction of a device into an error that names the device or group rank."""
+    number, division = device.number, device.executable.division
     peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
     if isinstance(error, MemberError):
         peers = ()
@@ -36,4 +37,13 @@ def lost(number: int, division: Division | None, step: int, instruction: Instruc
     noun = "device" if division is None else "group"
     who = f"{noun} {number}" + (f" member {division.member}" if division else "")
     named = f"{noun} {', '.join(map(str, others))}" if others else "another member"
-    return PeerLost(who, named, others, step, instruction, str(error))
+    return PeerLost(who, named, others, _step_of(device, instruction), instruction, str(error))
+
+
+def _step_of(device: Device, instruction: Instruction) -> int:
+    """Return the training step of an instruction of this segment, counted from 0."""
+    updates = instruction.counts_updates
+    # The index of a gather is the version that the step before it has written.
+    number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
+    microbatch = number * (device.program.rule.batch[instruction.stage] if updates else 1)
+    return device.stream.step(microbatch)

@@ -26,11 +26,12 @@ from torch import Tensor
 
 from hocket.errors import InputError, InternalError
 from hocket.program.instruction import Kind
-from hocket.program.program import MAX_CPU_THREADS, Program
+from hocket.program.program import MAX_CPU_THREADS
 from hocket.runtime.engine.transport.connect import connect
-from hocket.runtime.engine.transport.messages import BorderLayout
+from hocket.runtime.engine.transport.messages import BorderLayout, Layouts
 from hocket.runtime.engine.transport.shared_memory import SharedTransfer
 from hocket.runtime.engine.transport.tensor_group import EngineTensorGroup, members_of
+from hocket.runtime.stage.executable import Executable
 
 _TAG = 0x40C
 T = TypeVar("T")
@@ -48,20 +49,20 @@ class Groups:
     """Point-to-point transfers and collectives between the devices of a program.
 
     Attributes:
+        layouts: layouts of the messages.
         sent_bytes: bytes of sent messages, by destination device.
         carried_bytes: bytes of inputs to collectives, by kind.
     """
 
-    def __init__(
-        self, program: Program, number: int, device: torch.device, shared_memory: bool = True, width: int = 1
-    ) -> None:
+    def __init__(self, executable: Executable, number: int, layouts: Layouts, shared_memory: bool = True) -> None:
         """Create the groups; a collective call.
 
         Arguments:
             number: this worker's device of the program.
             shared_memory: True to use shared memory where possible.
-            width: ranks in a tensor-parallel group.
         """
+        program, device = executable.program, torch.device(executable.device)
+        self.layouts, width = layouts, executable.layout.tensor
         self._device, self._width, self._member = device, width, dist.get_rank() % width
         self._place = {d: place for place, d in enumerate(program.devices)}
         self._number, self._nccl = number, device.type == "cuda"
@@ -116,9 +117,7 @@ class Groups:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
         if (most := max(threads)) > MAX_CPU_THREADS:
             hint = "More are never faster on a CPU."
-            raise InputError(
-                "threads", f"{most} threads for a bucket", f"at most {MAX_CPU_THREADS} on a CPU", hint
-            )
+            raise InputError("threads", f"{most} threads for a bucket", f"at most {MAX_CPU_THREADS} on a CPU", hint)
         groups = [self._made(devices) for _ in range(max(1, most))]
         return {count: groups[: max(1, count)] for count in sorted(threads)}
 

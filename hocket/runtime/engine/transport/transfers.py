@@ -18,7 +18,7 @@ memory footprint counts it, even on a busy machine.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -27,35 +27,22 @@ from torch import Tensor
 
 from hocket.errors import InternalError
 from hocket.program.instruction import COLLECTIVES, GATHER, REDUCE, Instruction, Kind, Value, ValueKind, computes
-from hocket.program.memory_bound.send_completion import End, Ends
-from hocket.program.program import StageShape
-from hocket.runtime.engine.lanes import Cursor, LaneParts
-from hocket.runtime.engine.peak_memory import PeakMemory
+from hocket.program.memory_bound.send_completion import End
+from hocket.runtime.engine.lanes import Cursor, LaneTable
+from hocket.runtime.engine.recorder import EngineRecorder
 from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.collective_queue import CollectiveQueue, Turn
-from hocket.runtime.engine.transport.messages import Layouts
+from hocket.runtime.engine.transport.peer_lost import lost
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError, finish
 from hocket.runtime.engine.transport.shared_memory import SharedTransfer
+from hocket.runtime.stage.device import Device
 from hocket.runtime.update.sharding import made_by, over
 
-Lost = Callable[[Instruction, Exception], Exception]
 # Maximum wait of compute for a lane's thread to report a send that must be complete; only a stalled machine takes so
 # long.
 # Then the wait for a send that may be complete, while memory is observed: observing keeps Python busy, so the thread is
 # late.
 _SURELY_S, _MAYBE_S = 1.0, 2e-3
-
-
-class InstructionRecord(NamedTuple):
-    """One executed instruction.
-
-    Begin and end are on the worker's clock. `queued_s` is the wait for a core, in seconds (see Event).
-    """
-
-    instruction: Instruction
-    start_s: float
-    end_s: float
-    queued_s: float = 0.0
 
 
 class _Sent(NamedTuple):
@@ -121,43 +108,25 @@ class Transfers:
 
     Attributes:
         failure: exception of a failed send, or None.
-        records: completed transfers, if recorded.
     """
 
     def __init__(
         self,
-        number: int,
-        stages: Sequence[StageShape],
-        lanes: Mapping[str, LaneParts],
-        windows: Mapping[str, int],
-        ends: Ends,
+        device: Device,
+        roster: LaneTable,
         groups: Groups,
-        layouts: Layouts,
         handover: StreamHandover,
-        memory: PeakMemory,
-        lost: Lost,
-        clock: Callable[[], float],
-        record: bool,
+        recorder: EngineRecorder,
         tell: Callable[[], None],
-        carried: Callable[[Any], Any],
-        sent: Callable[[Value], None],
     ) -> None:
         """Start the lanes; nothing begins before `post_all`.
 
         Arguments:
-            stages: stages of the program.
-            windows: receive window of each receive lane.
-            ends: positions at which sends must be complete.
-            lost: converts a transfer's failure to the error to raise.
-            record: True to record transfers.
             tell: called when a receive or collective has begun.
-            carried: returns the tensors of a value that go into a message.
-            sent: called when a message's memory is no longer needed.
         """
-        self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
-        self._ends, self._stages = ends, stages
-        self._lost, self._clock, self._record, self._tell = lost, clock, record, tell
-        self._carried, self._sent = carried, sent
+        self._device, self._groups, self._handover, self._ends = device, groups, handover, roster.ends
+        self._recorder, self._memory, self._tell = recorder, recorder.memory, tell
+        lanes, windows = roster.transfers, roster.windows
         self._lanes = {
             name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
         }
@@ -165,7 +134,6 @@ class Transfers:
         self._consumed: dict[Value, _Lane] = {}
         self._lock = threading.RLock()  # several compute lanes may hand over buckets at the same time
         self.failure: Exception | None = None
-        self.records: list[InstructionRecord] = []
         senders = {
             name: lane
             for name, lane in self._lanes.items()
@@ -173,12 +141,12 @@ class Transfers:
         }
         self._senders = tuple(senders.values())
         self._turns = {
-            name: CollectiveQueue(f"device {number} {name}", clock)
+            name: CollectiveQueue(f"device {device.number} {name}", recorder.now)
             for name in self._lanes
             if name.startswith((REDUCE, GATHER)) and not handover.needed  # on a GPU the stream keeps the order
         }
         self._threads = [
-            threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
+            threading.Thread(target=self._release, args=(lane,), name=f"device {device.number} {name}", daemon=True)
             for name, lane in senders.items()
         ]
         for thread in self._threads:
@@ -254,7 +222,7 @@ class Transfers:
                     if not self._said(lane, _SURELY_S if surely else patience_s):
                         break
                     patience_s = 0.0
-                self._sent(lane.kept.popleft().instruction.reads[0])
+                self._device.sent(lane.kept.popleft().instruction.reads[0])
                 lane.let_go += 1
 
     def _said(self, lane: _Lane, patience_s: float) -> bool:
@@ -276,7 +244,7 @@ class Transfers:
             turns.end()
         for lane in self._senders:
             while lane.kept:
-                self._sent(lane.kept.popleft().instruction.reads[0])
+                self._device.sent(lane.kept.popleft().instruction.reads[0])
         if self.failure is not None:
             raise self.failure
         for name, lane in self._lanes.items():
@@ -301,27 +269,27 @@ class Transfers:
                 things = [kept.pop(value) if value in frees else kept[value] for value in instruction.reads]
                 self._begin(lane, instruction, things, end)
             except TransferError as error:
-                raise self._lost(instruction, error) from error
+                raise lost(self._device, instruction, error) from error
 
     def _begin(self, lane: _Lane, instruction: Instruction, things: list[Any], end: End | None) -> None:
-        start_s = self._clock()
+        start_s = self._recorder.now()
         with self._handover.lane(instruction.lane):
             if instruction.kind is Kind.SEND:
-                layout = self._layouts.of(instruction.reads[0])
                 value = instruction.reads[0]
-                message = layout.pack(self._carried(self._handover.taken(things.pop())))
+                layout = self._groups.layouts.of(value)
+                message = layout.pack(self._device.carried(self._handover.taken(things.pop())))
                 self._memory.made(() if value.on_host else (message,))
                 work = self._groups.send(layout, message, instruction.peer)
                 if work is None:
-                    self._over(instruction, start_s)
-                    self._sent(value)
+                    self._recorder.transferred(instruction, start_s)
+                    self._device.sent(value)
                     return
                 sent = _Sent(instruction, message, work, start_s, end)
                 lane.kept.append(sent)
                 lane.sent.put(sent)
                 return
             if instruction.kind is Kind.RECEIVE:
-                layout = self._layouts.of(instruction.writes[0])
+                layout = self._groups.layouts.of(instruction.writes[0])
                 message, work = self._groups.receive(layout, instruction.peer)
                 self._memory.made(() if instruction.writes[0].on_host else (message,))
                 made: Any = layout.unpack(message)
@@ -336,7 +304,8 @@ class Transfers:
         self._tell()
 
     def _collective(self, instruction: Instruction, pairs: tuple[tuple[Tensor, Tensor], ...]) -> list[SharedTransfer]:
-        kind, threads = instruction.kind, self._stages[instruction.stage].threads_of(instruction.reads[0])
+        kind, stage = instruction.kind, self._device.program.stages[instruction.stage]
+        threads = stage.threads_of(instruction.reads[0])
         self._groups.carried_bytes[kind] += sum(whole.nbytes for whole, _ in pairs)
 
         def begin() -> list[SharedTransfer]:
@@ -360,14 +329,14 @@ class Transfers:
                 try:
                     finish(work)
                 except TransferError as error:
-                    raise self._lost(arriving.instruction, error) from error
+                    raise lost(self._device, arriving.instruction, error) from error
             if arriving.instruction.kind in COLLECTIVES:
                 over(arriving.instruction, arriving.made)
             (turn, *_) = arriving.works
             if isinstance(turn, Turn):
-                self._recorded(arriving.instruction, turn.start_s, turn.end_s)
+                self._recorder.transferred(arriving.instruction, turn.start_s, turn.end_s)
             else:
-                self._over(arriving.instruction, arriving.start_s)
+                self._recorder.transferred(arriving.instruction, arriving.start_s)
             made = self._handover.given(arriving.made)
         return self._handover.taken(made)
 
@@ -377,22 +346,14 @@ class Transfers:
             try:
                 with self._handover.lane(sent.instruction.lane):
                     finish(sent.work)
-                    self._over(sent.instruction, sent.start_s)
+                    self._recorder.transferred(sent.instruction, sent.start_s)
             except Exception as error:  # compute raises it; otherwise the run would seem to end well
                 with lane.word:
-                    self.failure = self._lost(sent.instruction, error) if isinstance(error, TransferError) else error
+                    transfer = isinstance(error, TransferError)
+                    self.failure = lost(self._device, sent.instruction, error) if transfer else error
                     lane.word.notify()
                 return
             del sent  # otherwise its tensor would live while this thread waits for the next
             with lane.word:
                 lane.over += 1
                 lane.word.notify()
-
-    def _over(self, instruction: Instruction, start_s: float) -> None:
-        if self._record:
-            self._handover.synchronize()
-            self._recorded(instruction, start_s, self._clock())
-
-    def _recorded(self, instruction: Instruction, start_s: float, end_s: float) -> None:
-        if self._record:
-            self.records.append(InstructionRecord(instruction, start_s, end_s))

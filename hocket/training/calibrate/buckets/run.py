@@ -20,6 +20,7 @@ from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.segments import SegmentCounts, segments
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.update.gradients import Arrival
 from hocket.training.calibrate.buckets.fit import OverlapStep
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
@@ -73,7 +74,9 @@ def noted(
     program = plan.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     watched = Watched(progress, lambda event: None, program, number, pace)
-    engine = Worker(captured, plan.layout(captured), program, number, device, observer=watched, record=True)
+    engine = Worker(
+        Executable(captured, plan.layout(captured), program, device), observer=watched, clock=time.perf_counter
+    )
     arrivals = engine.device.stages[0].weights.gradients.note(time.perf_counter)
     (segment,) = segments(pace, 0, WARM_STEPS + steps, None)
     watched.begin(segment)

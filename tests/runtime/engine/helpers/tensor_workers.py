@@ -19,6 +19,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.observer import Unobserved
+from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from tests.limits import HUNG
 from tests.runtime.engine.helpers.workers import Noted
@@ -122,13 +123,9 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
     plan, noted = chosen.plan(), Noted(None)
     program = plan.compile(graphs[member])
     worker = Worker(
-        graphs[member],
-        plan.layout(graphs[member]),
-        program,
-        program.devices[rank // WIDTH],
+        Executable(graphs[member], plan.layout(graphs[member]), program, division=divisions[member]),
         observer=noted,
         shared_memory=not chosen.gloo,
-        division=divisions[member],
     )
     worker.run(chosen.repeats)
     done, sent_bytes = asdict(divisions[member].members.done), sum(worker.sent_bytes.values())
@@ -166,9 +163,8 @@ def be_killed(folder: Path, name: str, rank: int, graphs: list[Captured], divisi
                 os.kill(os.getpid(), 9)
             return True
 
-    number = program.devices[rank // WIDTH]
     worker = Worker(
-        graphs[member], plan.layout(graphs[member]), program, number, observer=Dying(), division=divisions[member]
+        Executable(graphs[member], plan.layout(graphs[member]), program, division=divisions[member]), observer=Dying()
     )
     try:
         worker.run(100_000)

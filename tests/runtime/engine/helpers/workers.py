@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.progress.observer import Unobserved
 from hocket.runtime.stage.data_stream import Stream
+from hocket.runtime.stage.executable import Executable
 from hocket.training.launch import fork_server
 from tests.limits import HUNG
 from tests.runtime.helpers import starting
@@ -121,7 +122,10 @@ def run_cases(folder: Path, rank: int, workers: int) -> None:
         plan, program = case.plan(graph), program_of(case, graph)
         noted, shared = Noted(end), number not in OVER_GLOO[workers]
         worker = Worker(
-            graph, plan.layout(graph), program, program.devices[rank], observer=noted, record=True, shared_memory=shared
+            Executable(graph, plan.layout(graph), program),
+            observer=noted,
+            shared_memory=shared,
+            clock=time.perf_counter,
         )
         periods = worker.run(repeats)
         facts: dict[str, Any] = {
@@ -155,7 +159,7 @@ def carry(folder: Path, rank: int, workers: int) -> None:
     graph = captured("gpt untied", "adam")
     for number, (case, repeats) in enumerate(SHARING):
         plan = case.plan(graph)
-        worker = Worker(graph, plan.layout(graph), plan.compile(graph), rank)
+        worker = Worker(Executable(graph, plan.layout(graph), plan.compile(graph)))
         worker.run(repeats)
         (folder / f"{number}-{rank}.json").write_text(json.dumps(worker.carried_bytes))
     dist.destroy_process_group()
@@ -172,7 +176,7 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
     found: list[list[tuple[int, float, float]]] = []
     for case in FSDP_CASES:
         plan, noted = case.plan(graph), Noted(None)
-        Worker(graph, plan.layout(graph), plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)
+        Worker(Executable(graph, plan.layout(graph), plan.compile(graph)), observer=noted).run(FSDP_STEPS)
         found.append(noted.losses)
     job, stream = graph.job, Stream(graph.job, FSDP_CASES[0].plan(graph).batches)
     model, each = copy.deepcopy(job.model), stream.batches.count
@@ -210,7 +214,7 @@ def be_killed(folder: Path, rank: int, workers: int) -> None:
                 os.kill(os.getpid(), 9)
             return True
 
-    worker = Worker(graph, plan.layout(graph), program, program.devices[rank], observer=Dying())
+    worker = Worker(Executable(graph, plan.layout(graph), program), observer=Dying())
     try:
         worker.run(100_000)
     except Exception as error:

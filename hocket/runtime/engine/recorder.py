@@ -1,22 +1,105 @@
-"""Peak memory: the most bytes of tensors that a device holds.
+"""Recorder of one worker: times of its instructions, and the most bytes of tensors that its device holds.
 
-On CUDA the allocator reports it. On a CPU every operation must be observed, which slows operations down. So only the
-first two periods, in one segment or two, are observed, with the prologue before them. They hold as much as all later
-periods: the second period has optimizer state and every weight version.
+On CUDA the allocator reports the peak memory. On a CPU every operation must be observed, which slows operations down.
+So only the first two periods, in one segment or two, are observed, with the prologue before them. They hold as much as
+all later periods: the second period has optimizer state and every weight version.
 """
 
+import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hocket.profiling.capture.storage_tracker import StorageTracker
+from hocket.profiling.measure.core_time import CoreWaits
+from hocket.program.instruction import Instruction
+from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.stage.device import Device
 
 _PERIODS = 2
 _MOST_NOTES = 100_000
+
+
+class InstructionRecord(NamedTuple):
+    """One executed instruction.
+
+    Begin and end are on the worker's clock. `queued_s` is the wait for a core, in seconds (see Event).
+    """
+
+    instruction: Instruction
+    start_s: float
+    end_s: float
+    queued_s: float = 0.0
+
+
+class EngineRecorder:
+    """Records the instructions and the memory of one worker.
+
+    Attributes:
+        memory: memory of the device's tensors.
+        instructions: executed instructions of the last segment, in any order; empty without a clock.
+    """
+
+    def __init__(self, device: Device, handover: StreamHandover, clock: Callable[[], float] | None) -> None:
+        """Start without records.
+
+        Arguments:
+            clock: current time in seconds; None to keep only the peak of memory.
+        """
+        self.memory = PeakMemory(device, clock)
+        self._handover, self._clock = handover, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a segment."""
+        self.instructions: list[InstructionRecord] = []
+        self._meters = threading.local()  # one per thread, that is per compute or swap lane
+
+    def now(self) -> float:
+        """Return the current time in seconds; 0 without a clock."""
+        return 0.0 if self._clock is None else self._clock()
+
+    def start(self) -> float:
+        """Begin an instruction of a compute or swap lane; return the current time in seconds."""
+        if self._clock is not None:
+            self._look_for_waits()
+        return self.now()
+
+    def stop(self, instruction: Instruction, start_s: float) -> None:
+        """Record an instruction of a compute or swap lane, which ends now."""
+        if self._clock is not None:
+            self._handover.synchronize()
+            end_s = self._clock()
+            self._look_for_waits()
+            self.instructions.append(InstructionRecord(instruction, start_s, end_s, self._meters.queued_s))
+            self._meters.queued_s = 0.0
+
+    def transferred(self, instruction: Instruction, start_s: float, end_s: float | None = None) -> None:
+        """Record a transfer.
+
+        Arguments:
+            end_s: end of the transfer, in seconds; None if it ends now.
+        """
+        if self._clock is not None:
+            if end_s is None:
+                self._handover.synchronize()
+                end_s = self._clock()
+            self.instructions.append(InstructionRecord(instruction, start_s, end_s))
+
+    def _look_for_waits(self) -> None:
+        """Add the thread's wait for a core since the last call.
+
+        It is called before and after every instruction. Between two instructions, other threads of the process may have
+        run while this thread was blocked. That time must not be mixed with waits inside an instruction.
+        """
+        meter: CoreWaits | None = getattr(self._meters, "meter", None)
+        if meter is None:
+            self._meters.meter, self._meters.queued_s = CoreWaits(), 0.0
+        else:
+            self._meters.queued_s += meter.lap()
 
 
 class PeakMemory:

@@ -1,0 +1,29 @@
+"""Executable: a program, with the model and the torch device on which an engine runs it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from hocket.profiling.capture.capture import Captured
+from hocket.program.program import Program
+from hocket.program.rank_layout import RankLayout
+from hocket.runtime.tensor_parallel.shard_model import Division
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Program that an engine can run.
+
+    Attributes:
+        captured: the job's model, or a tensor-parallel rank's shard of it.
+        layout: layers, samples and memory limits of the program's stages.
+        program: instructions of all devices.
+        device: torch device of the tensors; a CUDA device with NCCL.
+        division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
+    """
+
+    captured: Captured
+    layout: RankLayout
+    program: Program
+    device: torch.device | str = "cpu"
+    division: Division | None = None
