@@ -47,7 +47,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
-    """Nothing is said of a plan that nobody has touched, or of one that was never predicted and now is."""
+    """An unchanged plan keeps its prediction, without a note.
+
+    This also holds for a plan without a prediction, which is predicted now.
+    """
     plan, notes = cut_at(2), Notes()
     now = predict_iteration(plan, PROFILE)
     assert predicted_now(replace(plan, predicted=now), folder, notes) == now
@@ -57,8 +60,12 @@ def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
 
 @pytest.mark.parametrize(("seconds", "told"), [(1e-3, True), (0.1, False), (0.3, False)])
 def test_a_link_to_the_host_that_is_not_imitated(seconds: float, told: bool) -> None:
-    """Swaps that took less than the plan's host_link lets them: a note says which link was expected and measured, and what to give.
-    Nothing where they took as long or longer, where the cluster says no link, or where nothing was swapped."""
+    """A note says that the plan's host link was not imitated.
+
+    It appears if swaps took less time than the plan's host_link allows. It names the expected and the measured link,
+    and the option to give. There is no note if swaps took as long or longer, if the cluster has no host link, or if
+    nothing was swapped.
+    """
     plan = cut_at(2)
     linked = replace(plan, cluster=replace(plan.cluster, host_link=Link(5e6)))
     swaps = {device: LinkSums.of(5e5, seconds, 10) for device in (0, 1)}
@@ -69,7 +76,10 @@ def test_a_link_to_the_host_that_is_not_imitated(seconds: float, told: bool) -> 
 
 
 def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
-    """A plan that was cut elsewhere by hand is compared with what it does now, and both figures are told."""
+    """An edited plan is compared with its new prediction.
+
+    A note has the new and the old prediction.
+    """
     then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
     edited = replace(cut_at(1), predicted=then)
     now = predicted_now(edited, folder, notes)
@@ -80,7 +90,10 @@ def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
 
 
 def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
-    """A plan whose devices were made groups is not the one that was predicted, and its profile says nothing of groups."""
+    """A plan that was changed to groups by hand has no prediction.
+
+    Its profile contains no times of groups.
+    """
     cluster = Cluster("four", (Level("local", 4, 1e9),), "cpu-core")
     then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
     assert predicted_now(replace(cut_at(2), predicted=then, tensor=2, cluster=cluster), folder, notes) is None
@@ -89,7 +102,10 @@ def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
 
 
 def test_workers_of_groups_are_named() -> None:
-    """By number, and by member and group where there are groups; they are on the groups' devices, in order."""
+    """A worker's name has its number, and its member and group if there are any.
+
+    Workers are on the devices of the groups, in order.
+    """
     cluster = Cluster("eight", (Level("local", 8, 1e9),), "cpu-core")
     plan = replace(cut_at(2), cluster=cluster)
     grouped = replace(plan, tensor=2, stages=(PlanStage(("a",), (3,)), PlanStage(("b",), (1,))))
@@ -115,7 +131,10 @@ def test_without_the_profile_the_plan_is_believed(tmp_path: Path, trouble: str) 
 
 
 def test_only_the_first_worker_says_that_the_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under torchrun with too many workers one raises; the others wait until it has spoken and leave with the same code."""
+    """Only the first worker reports a wrong number of workers.
+
+    Under torchrun with too many workers, the others wait until it has reported, and end with the same code.
+    """
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -140,7 +159,10 @@ def test_only_the_first_worker_says_that_the_number_is_wrong(monkeypatch: pytest
     ],
 )
 def test_where_workers_meet_must_be_said(monkeypatch: pytest.MonkeyPatch, address: str, port: str, place: str) -> None:
-    """A rank that was left behind by another program is no torchrun: told with what to do, on every worker."""
+    """A rank without a rendezvous address is refused on every worker.
+
+    A rank left in the environment by another program does not mean torchrun. The error says what to do.
+    """
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address), ("MASTER_PORT", port)):
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="torchrun") as caught:

@@ -184,7 +184,10 @@ def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_nothing_that_fits_is_one_document_with_the_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output stays one document: refusals and the error; a person gets one line for each strategy."""
+    """If nothing fits, the JSON document has the refusals and the error.
+
+    The text has one line for each strategy.
+    """
     cluster = replace(Cluster.read("cluster.yaml"), memory_bytes=1e6)
     cluster.save("small.yaml")
     words = ("plan", "profile.json", "small.yaml", "-B", "16", "-s", "flush", "-s", "gpipe")
@@ -264,8 +267,8 @@ def test_a_wrong_option_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A comparison makes no claim without data.
 
-    It has no table for memory that was not recorded and no percentage of zero. It says that the measured run is
-    longer.
+    It has no table for memory that was not recorded and no percentage of zero. It says that the
+    measurement has later instructions.
     """
     events = [Event(0, "compute", f"step 0 u{k}", Kind.STEP, 0, k, k + 0.5, k + 1.0) for k in range(4)]
     loads = [Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, end_s) for end_s in (0.0, 0.25)]

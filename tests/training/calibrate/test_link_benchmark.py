@@ -1,4 +1,7 @@
-"""training/calibrate/link_benchmark.py and training/calibrate/local_links.py: real workers measure the links between them."""
+"""Link benchmark: real workers measure the links between them.
+
+The tested files are training/calibrate/link_benchmark.py and training/calibrate/local_links.py.
+"""
 
 import json
 import subprocess
@@ -51,7 +54,11 @@ def run_workers(folder: Path, workers: int, widths: list[int], limit_s: float = 
 
 
 def test_every_level_is_measured_by_its_own_members(tmp_path: Path) -> None:
-    """Four workers as 1 x 2 x 2: nothing for width 1, three kinds for each level above, the same list on every worker."""
+    """Each level is measured by its own members.
+
+    Four workers form levels of widths 1, 2 and 2. A level of width 1 has no measurements, and each other level has
+    three kinds. Every worker has the same list.
+    """
     answers = run_workers(tmp_path, 4, [1, 2, 2])
     assert answers.count(answers[0]) == 4
     samples = [LinkSample(**sample) for sample in answers[0]]
@@ -65,21 +72,30 @@ def test_every_level_is_measured_by_its_own_members(tmp_path: Path) -> None:
 
 
 def test_without_time_two_sizes_are_left(tmp_path: Path) -> None:
-    """With no time at all both workers stop after the same two sizes: what a fit needs, and nobody hangs."""
+    """With a time limit of 0, both workers stop after the same two sizes.
+
+    A fit needs two sizes. No worker hangs.
+    """
     answers = run_workers(tmp_path, 2, [2], limit_s=0.0)
     assert answers[0] == answers[1]
     assert [sample["size_bytes"] for sample in answers[0]] == [4, 1024] * 3
 
 
 def test_widths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """Levels for another number of workers are an error on every worker, before anything is sent."""
+    """Widths that do not fit the number of workers are refused on every worker.
+
+    The error comes before any transfer.
+    """
     answers = run_workers(tmp_path, 2, [3])
     assert answers == ["widths: found (3,) for 3 workers; expected a product of 2"] * 2
 
 
 @pytest.mark.slow
 def test_this_machine_becomes_a_cluster() -> None:
-    """Two local workers give a cluster that a plan can use: fitted figures of all kinds, memory shared evenly."""
+    """Two local workers give a cluster that a plan can use.
+
+    It has fitted figures of all kinds, and memory is divided evenly.
+    """
     cluster = measure_local(2, limit_s=1.0)
     (level,) = cluster.levels
     assert (level.name, level.width, cluster.device_type) == ("local", 2, "cpu-core")
@@ -117,7 +133,10 @@ def test_an_all_reduce_takes_at_least_what_it_takes_in_training() -> None:
 
 
 def test_halves_are_shares_of_the_all_reduce() -> None:
-    """What a reduce-scatter and a gather took, by what an all-reduce of their bytes is said to take; never less than a ring's half."""
+    """Times of reduce-scatter and all-gather are fractions of the all-reduce.
+
+    The all-reduce time is the predicted time for the same bytes. A fraction is at least that of half a ring.
+    """
     level = Level("local", 2, 1e9, all_reduce=Link(1e9, 1e-3))
     whole_s = ring_all_reduce_s(2, 4e6, Link(1e9, 1e-3))
     found = _with_halves(level, (4_000_000, 1.5 * whole_s, 0.25 * whole_s))
@@ -127,7 +146,10 @@ def test_halves_are_shares_of_the_all_reduce() -> None:
 
 
 def test_members_that_wait_leave_their_core_to_others() -> None:
-    """Where workers outnumber cores, an exchange counts with what it keeps a core busy; a message as long as it takes."""
+    """An exchange counts only with its CPU time if workers exceed cores.
+
+    A message counts with its whole duration.
+    """
     exchange = LinkSample(0, MEMBERS, 2, 4096, 4e-3, 0.05)
     message = LinkSample(0, POINT_TO_POINT, 2, 4096, 4e-3, 0.05)
     found = _without_waiting((exchange, message))
@@ -135,7 +157,10 @@ def test_members_that_wait_leave_their_core_to_others() -> None:
 
 
 def test_times_that_make_no_sense_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that was busy with something else is looked at once more, for longer; then it is an error."""
+    """Implausible times are measured once more, for a longer time.
+
+    If they are implausible again, there is an error.
+    """
     looks: list[float] = []
 
     def measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
@@ -170,7 +195,10 @@ def test_impossible_numbers_are_refused(workers: int, threads: int, place: str) 
 
 @pytest.mark.slow
 def test_a_worker_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the workers cannot even start, the error names one and holds its last words; nothing is left running."""
+    """A worker that cannot start is named in the error.
+
+    The error contains its last output. No process is left.
+    """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
     monkeypatch.setattr(sys, "platform", "elsewhere")  # workers that are no forks, whose environment this is
     with pytest.raises(WorkerLost, match=r"measuring links: worker \d ended with code 1: .*no-such-interface"):

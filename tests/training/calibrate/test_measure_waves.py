@@ -1,4 +1,7 @@
-"""`hocket measure-waves`: numbers of waves that are run, one fewer each time, and the plan of the one that is worth it."""
+"""`hocket measure-waves`: measured numbers of waves and the chosen plan.
+
+Each further measurement has one wave fewer.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +42,10 @@ def replicated() -> Plan:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int]]]:
-    """Workers whose iterations take so long, by number of samples; what they were told to run."""
+    """Replace workers by iterations of the given times.
+
+    The times are given by number of samples. The returned lists record the plans that were run.
+    """
 
     def taking(**seconds: float) -> list[tuple[str, int]]:
         told = list[tuple[str, int]]()
@@ -58,8 +64,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int]]]
 
 
 def test_one_fewer_each_time(ran: Callable[..., list[tuple[str, int]]]) -> None:
-    """Four waves are as many as devices; three take 9 % more than one and are kept, and two are not asked. Each number is compared with
-    one wave in the same turns, however slow the machine has become since."""
+    """The number of waves decreases by one at each measurement.
+
+    Four waves fit the devices. Three waves take 9% longer than one wave and are kept, so two waves are not measured.
+    Each number is compared with one wave in the same turns, as the machine's pace may change.
+    """
     told, listener = ran(s2=1.0, s8=1.5, s6=1.09), Recorder()
     found = measure_waves("job.py", straight(), PROFILE, 10, listener)
     assert told == [("model_parallel", 2), ("waves", 8), ("model_parallel", 2), ("waves", 6)]
@@ -73,7 +82,10 @@ def test_one_fewer_each_time(ran: Callable[..., list[tuple[str, int]]]) -> None:
 
 @pytest.mark.parametrize(("seconds", "waves"), [(1.8, 2), (1.95, 1)])
 def test_two_waves_on_the_same_devices(ran: Callable[..., list[tuple[str, int]]], seconds: float, waves: int) -> None:
-    """They are worth it if a twentieth more is trained; where the profile sees no room for them they are run when asked for."""
+    """Two waves on the same devices are kept if they train 5% more.
+
+    If the profile predicts no room for two waves, they are measured only on request.
+    """
     told = ran(s4=1.0, s8=seconds)
     assert measure_waves("job.py", replicated(), PROFILE, 10, Quiet()).waves == 1
     assert told == [("data_parallel", 4)]
@@ -86,7 +98,10 @@ def test_two_waves_on_the_same_devices(ran: Callable[..., list[tuple[str, int]]]
 
 
 def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]) -> None:
-    """A number that is predicted to need more than a device has is told, and one fewer is run."""
+    """A number of waves that needs more memory than a device has is not run.
+
+    The output says so, and one wave fewer is run.
+    """
     peaks = [max(open_size(straight(2, 1e9), waves)) for waves in (1, 2)]
     told, listener = ran(s2=1.0), Recorder()
     found = measure_waves("job.py", straight(2, sum(peaks) / 2), PROFILE, 10, listener, first=2)
@@ -95,7 +110,10 @@ def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]
 
 
 def test_only_a_plan_is_replaced(folder: Path, run: Run, ran: Callable[..., list[tuple[str, int]]]) -> None:  # noqa: F811
-    """Neither the job nor a profile, whatever -o says; and nothing is run before that is known."""
+    """Only a plan is replaced by the new plan.
+
+    -o refuses the job and a profile before anything is run.
+    """
     PROFILE.save("profile.json")
     replace(straight(2), profile_digest=PROFILE.digest).save("plan.yaml")
     told, job = ran(s2=1.0, s4=1.05), Path("job.py").read_text()
@@ -155,7 +173,10 @@ def test_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command(folder: Path, run: Run, ran: Callable[..., list[tuple[str, int]]]) -> None:  # noqa: F811
-    """A table, and a plan that names its profile from where it lies; nothing where one wave is best."""
+    """The command prints a table and writes a plan that finds its profile.
+
+    It writes no plan if one wave is best.
+    """
     PROFILE.save("profile.json")
     replace(straight(2), profile_digest=PROFILE.digest).save("plan.yaml")
     Path("there").mkdir()
@@ -175,7 +196,10 @@ def test_the_command(folder: Path, run: Run, ran: Callable[..., list[tuple[str, 
 
 @pytest.mark.workers
 def test_workers_run_each_number(tmp_path: Path) -> None:
-    """Of a job with a batch of 8: one wave of 2 samples, and two; the job is as it was."""
+    """Workers run each number of waves.
+
+    The job has a batch of 8. The waves have 2 samples each, and the job is unchanged.
+    """
     layers = tuple(replace(chain(1).layers[0], name=name) for name in LAYERS)
     profile: ModelProfile = replace(chain(7), name="tiny", layers=layers, device_type="cpu-core")
     one = replace(tiny("model_parallel"), batch_size=2)

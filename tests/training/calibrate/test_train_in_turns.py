@@ -35,7 +35,11 @@ FLUSH, REPLICAS = plan("flush"), plan("data_parallel", (7, (0, 1)))
 
 @pytest.mark.workers
 def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
-    """Two plans, seven steps each in turns of three: the losses of one process, in traces that follow turn upon turn, and the pace."""
+    """Training in turns gives the same losses as separate runs.
+
+    Two plans run seven steps each, in turns of three. The losses are those of one process. The traces contain
+    successive turns, and the pace is measured.
+    """
     job, traces = write_job(tmp_path), [tmp_path / "flush.json", tmp_path / "replicas.json"]
     turns = list[tuple[int, int]]()
     found = train_in_turns(
@@ -64,7 +68,11 @@ def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plans, plans of different numbers of workers, checkpoints, traces that are too few, and torchrun, before any worker starts."""
+    """Invalid requests are refused before any worker starts.
+
+    Cases: no plans, plans for different numbers of workers, a checkpoint folder, a wrong number of traces, and
+    torchrun.
+    """
     job = "tests/zoo/none.py"
 
     def refused(words: str, *plans: Any, **options: Any) -> None:
@@ -111,7 +119,10 @@ def test_reports_of_several_plans() -> None:
 
 
 def test_pace_and_waits_together() -> None:
-    """What a device is slower by is its pace times what waits stretch; without a kernel there is no pace."""
+    """A device's slowdown is its pace times the stretch of its waits.
+
+    Without a measured kernel there is no pace.
+    """
     turned = Turned(RunSummary(4), {0: 1.1, 1: 1.3}, {0: 1.0, 1: 2.0})
     assert turned.pace == pytest.approx(1.2)
     assert turned.slower == pytest.approx({0: 1.1, 1: 2.6})

@@ -32,7 +32,10 @@ def test_no_core_is_given_twice_and_none_where_there_are_too_few(eight: None, tm
 
 
 def test_few_workers_stay_on_cores_only_when_asked(eight: None, tmp_path: Path) -> None:
-    """Another run on the machine would take the same cores: four of eight go where they like, five stay."""
+    """A few workers are pinned to cores only on request.
+
+    Another run on the machine would use the same cores. Of eight cores, four workers are not pinned, and five are.
+    """
     assert cores_of(4, topology=tmp_path) is None
     assert cores_of(4, pin=True, topology=tmp_path) == ((0,), (1,), (2,), (3,))
     assert cores_of(5, topology=tmp_path) == ((0,), (1,), (2,), (3,), (4,))
@@ -41,7 +44,10 @@ def test_few_workers_stay_on_cores_only_when_asked(eight: None, tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["{a},{b}", "{a}-{b}"])
 def test_hardware_threads_of_one_core_are_given_out_last(eight: None, tmp_path: Path, text: str) -> None:
-    """Where processors 0 and 1, 2 and 3, ... are one core each, four workers have a core each."""
+    """A second hardware thread of a core is used last.
+
+    Processors 0 and 1, 2 and 3, and so on are one core each. Four workers have a core each.
+    """
     pairs = [(2 * k, 2 * k + 1) for k in range(4)]
     topology = siblings(tmp_path, {core: text.format(a=a, b=b) for a, b in pairs for core in (a, b)})
     assert cores_of(4, pin=True, topology=topology) == ((0,), (2,), (4,), (6,))
@@ -49,7 +55,11 @@ def test_hardware_threads_of_one_core_are_given_out_last(eight: None, tmp_path: 
 
 
 def test_groups_that_have_as_many_members_on_every_core_share_cores(eight: None, tmp_path: Path) -> None:
-    """Sixteen workers in groups of eight: member k of each is on core k; groups of four, or no groups, go where they like."""
+    """Groups share cores if each core has equally many members.
+
+    Of sixteen workers in groups of eight, member k of each group is on core k. Groups of four, or workers without
+    groups, are not pinned.
+    """
     assert cores_of(16, topology=tmp_path, group=8) == tuple((core,) for core in (*range(8), *range(8)))
     assert cores_of(8, 2, topology=tmp_path, group=4) == tuple((k, k + 1) for k in (0, 2, 4, 6, 0, 2, 4, 6))
     assert cores_of(16, topology=tmp_path, group=4) is None

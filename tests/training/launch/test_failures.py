@@ -25,7 +25,10 @@ def test_input_errors_keep_their_kind_and_parts() -> None:
 
 
 def test_other_errors_name_worker_place_and_trace() -> None:
-    """A mistake inside the job's code comes with where the worker stood and with its traceback."""
+    """An error in the job's code names the worker and its instruction.
+
+    The error has the traceback.
+    """
     try:
         raise ValueError("no such sample")
     except ValueError as error:
@@ -45,7 +48,10 @@ def test_a_member_of_a_group_is_named() -> None:
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_frames_of_other_peoples_code_are_left_out(debug: bool) -> None:
-    """The frames of the job's code stay, here and in the cause; those of Python's library and of Hocket only for debugging."""
+    """A trace has only frames of the job's code unless debugging is on.
+
+    This also holds for the cause. Frames of Python's library and of Hocket are kept only for debugging.
+    """
 
     try:
         try:
@@ -81,7 +87,10 @@ def test_a_traceback_without_own_frames_stays() -> None:
     ],
 )
 def test_broken_connections_are_consequences(consequence: BaseException) -> None:
-    """Whoever lost its connection did so because of somebody else, even if it says so first."""
+    """A lost connection is a consequence, not the first cause.
+
+    This also holds if it was reported first.
+    """
     failures = [
         understand(0, describe(consequence, 1.0, "somewhere")),
         understand(1, describe(KeyError("weight"), 2.0, "somewhere")),

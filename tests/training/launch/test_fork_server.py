@@ -1,4 +1,4 @@
-"""The nursery: what it starts is as a process of its own would be, and ends as it should."""
+"""Fork server: forked workers behave and end like separate processes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CHILD = "tests.runtime.helpers.fork_server_child"
 
 
 def start(folder: Path, word: str, handle: int, **more: str) -> Any:
-    """Start a process that is told this word and given this handle; what it prints is in `printed`."""
+    """Start a process with a word and a handle; it prints to `printed`."""
     with (folder / "printed").open("wb") as out:
         own = {**os.environ, **more}
         return fork_server.start(CHILD, [word], own, out=out.fileno(), handles=[handle], name="hocket-9")
@@ -41,8 +41,11 @@ def told(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_fork_is_as_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folder, paths, environment, session, name and open files are those of a process that was started for itself; torch is there,
-    no thread is, random numbers are others each time."""
+    """A forked process has the same state as a separate process.
+
+    Folder, paths, environment, session, name and open files are equal. torch is loaded and no other thread runs.
+    Random numbers differ in each process.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "found here")
     first, second = told(tmp_path), told(tmp_path)
@@ -67,7 +70,10 @@ def test_a_fork_is_as_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_how_a_process_ended_is_told(tmp_path: Path) -> None:
-    """Its code, its signal, or 1 with a traceback; it can be killed, and one that has ended can be, too."""
+    """The end of a process is reported: its code, its signal, or a traceback.
+
+    A process with an uncaught error ends with code 1. A process can be killed, also after its end.
+    """
     there, here = os.pipe()
     try:
         assert start(tmp_path, "7", here).wait() == 7
@@ -98,8 +104,11 @@ def test_a_fork_of_this_process_has_no_nursery(tmp_path: Path) -> None:
 
 
 def test_a_nursery_serves_as_long_as_it_is_as_a_new_one_would_be(tmp_path: Path) -> None:
-    """The same for the same environment; another one for another, and the first ends as soon as it has nothing to do. What is killed
-    before it has begun does not begin."""
+    """One fork server serves all processes with the same environment.
+
+    Another environment has another server, and the first server ends when it is idle. A process that is killed before
+    its start does not start.
+    """
     there, here = os.pipe()
     try:
         waiting = start(tmp_path, "wait", there)
@@ -148,7 +157,10 @@ def test_loading_asks_no_device() -> None:
 
 
 def test_workers_may_end_after_their_nursery_has_left_off() -> None:
-    """Whoever asked it is gone: what is heard of ended workers from then on is told to nobody, without a word on standard error."""
+    """Workers may end after their fork server has lost its client.
+
+    The server prints no error about their end.
+    """
     script = (
         "import os, signal, socket\n"
         "from hocket.training.launch import fork_server_main\n"

@@ -1,4 +1,4 @@
-"""How workers find each other under torchrun, and what a person sees while they do not."""
+"""Rendezvous of workers under torchrun, and messages while they wait."""
 
 import os
 import signal
@@ -43,7 +43,10 @@ def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.thinned
 def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
-    """The others never come: a signal ends the process within seconds, not after minutes inside torch."""
+    """A worker that waits for others ends within seconds of a signal.
+
+    It does not wait for minutes inside torch.
+    """
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment |= {"RANK": str(rank), "WORLD_SIZE": "2"}
     process = subprocess.Popen(

@@ -18,8 +18,11 @@ from hocket.training.worker.options import Options
 
 @pytest.mark.parametrize("folder", ["saved", None])
 def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: str | None) -> None:
-    """The thread that watches learns of a signal at once, the main thread when it runs Python again: still only a second one ends
-    the run at once, or the first where nothing can be saved."""
+    """The first signal counts once, also if the watching thread was faster.
+
+    The thread sees a signal at once, and the main thread sees it when it runs Python again. Only a second signal ends
+    the run at once. If nothing can be saved, the first signal ends it.
+    """
     waker, woken = socket.socketpair()
     with waker, woken:
         woken.setblocking(False)
@@ -37,7 +40,10 @@ def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: s
 
 @pytest.mark.parametrize(("rank", "waits"), [(0, True), (1, False)])
 def test_the_first_worker_keeps_the_store_until_all_have_found_what_is_not_finite(rank: int, waits: bool) -> None:
-    """A worker that is slower to raise the error still needs the store, which lives in the first worker's process."""
+    """The first worker keeps the store until all have raised NotFinite.
+
+    A slower worker still needs the store, which is in the process of the first worker.
+    """
     store = HashStore()
     together = _Together(store, rank, ["worker 0", "worker 1"], Heartbeat.private(), Options(1, silence_s=60), None)
     error = NotFinite("step 1", "a loss of nan", "finite losses")

@@ -1,4 +1,7 @@
-"""Losses that do not average over samples: with `Job.loss_weight` every plan gives what one process gives with whole batches."""
+"""Losses that are not a mean over samples, with `Job.loss_weight`.
+
+Every plan gives the same result as one process with whole batches.
+"""
 
 from math import isnan
 from typing import Any
@@ -70,12 +73,19 @@ def assert_one_process(job: Job, case: Case) -> None:
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
 @pytest.mark.thinned
 def test_a_mean_over_tokens_is_that_of_one_process(case: Case, clip_grad_norm: float | None) -> None:
-    """Under every synchronous strategy, clipped or not, to 1e-9, though labels that count are unlike in all microbatches."""
+    """A mean over tokens equals that of one process, to 1e-9.
+
+    This holds under every synchronous strategy, with and without clipping. The numbers of counted labels differ
+    between microbatches.
+    """
     assert_one_process(uneven.job(loss_weight=TOKENS, clip_grad_norm=clip_grad_norm), case)
 
 
 def test_without_weights_it_is_not() -> None:
-    """The fault that weights cure: losses then depend on the microbatch size, by far more than rounding."""
+    """Without weights, losses depend on the microbatch size.
+
+    The difference is far above rounding errors.
+    """
     found, _, microbatches = run(uneven.job(), Case("data_parallel", (1,), 8, 2))
     losses, expected = step_losses(found.losses, microbatches), plain_loop(uneven.job(), 8, STEPS).losses
     assert max(abs(a - b) / b for a, (_, b, _) in zip(losses, expected, strict=True)) > 1e-3
@@ -94,7 +104,10 @@ def test_strategies_that_update_at_other_moments_are_refused(case: Case) -> None
 @pytest.mark.parametrize("case", [*SYNCHRONOUS, *LATE], ids=str)
 @pytest.mark.thinned
 def test_a_sum_is_the_whole_batchs(case: Case) -> None:
-    """Of one process under a synchronous strategy, of the declared rule under the others: a batch's sum, however it is cut."""
+    """A summed loss is the sum over the whole batch, for any microbatches.
+
+    Under a synchronous strategy it equals one process, and under the others the declared update rule.
+    """
     job = uneven.job(uneven.sum_loss, loss_weight="sum", clip_grad_norm=None)
     found, expected, _ = run(job, case)
     if case.strategy != "burst_parallel":  # whose losses are those of bundles
@@ -114,13 +127,19 @@ def test_a_sum_is_the_whole_batchs(case: Case) -> None:
     ],
 )
 def test_other_means_have_other_weights(loss: Any, weight: Any) -> None:
-    """Classes with weights, labels shifted by one, and a mean over nothing whose gradients are no numbers."""
+    """Other means have other weights.
+
+    Cases: weighted classes, labels shifted by one, and a mean over no labels with NaN gradients.
+    """
     for case in (Case("flush", (2, 1), 8, 1), Case("data_parallel", (1,), 8, 1)):
         assert_one_process(uneven.job(loss, loss_weight=weight), case)
 
 
 def test_gradients_in_a_shorter_type() -> None:
-    """In bfloat16 the weights are exact, and a plan without replicas is the loop that rounds where it does."""
+    """In bfloat16 the weights of losses are exact.
+
+    A plan without replicas equals a loop that rounds at the same places.
+    """
     job = uneven.job(dtype=torch.float32, loss_weight=TOKENS, precision="bfloat16")
     found, expected, _ = run(job, Case("flush", (1, 1), 8, 2))
     assert_same_losses(found.losses, expected.losses, 1e-6)
@@ -128,7 +147,10 @@ def test_gradients_in_a_shorter_type() -> None:
 
 
 def test_a_batch_without_any_weight_changes_nothing() -> None:
-    """Its loss is not a number, as the mean over nothing in one process, and its gradients are zero."""
+    """A batch with weight 0 changes nothing.
+
+    Its loss is NaN, as the mean over no labels in one process, and its gradients are zero.
+    """
     job = uneven.job(uneven.divided_loss, loss_weight=hocket.tokens(1))
     for _, labels in job.data:
         labels.fill_(-100)
@@ -168,7 +190,11 @@ def test_a_key_that_says_nothing_is_refused(weight: Any) -> None:
 
 
 def test_tokens_are_counted_as_the_loss_counts_them() -> None:
-    """By name or position, with the value that is ignored, without the first of a sample where labels are shifted."""
+    """Tokens are counted as the loss counts them.
+
+    Labels are found by name or position. The ignored value does not count, and with shifted labels the first label of
+    a sample does not count.
+    """
     labels = torch.tensor([[1, -100, 3, 0], [-100, 2, -100, 0]])
     assert hocket.tokens("labels")({"labels": labels}) == 5
     assert hocket.tokens("labels", shift=1)({"labels": labels}) == 4

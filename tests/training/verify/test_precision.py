@@ -1,4 +1,7 @@
-"""Compute in bfloat16, weights and sums in a longer type: every plan gives what one process gives that rounds where it rounds."""
+"""Compute in bfloat16, with weights and sums in a longer type.
+
+Every plan gives the same result as one process that rounds at the same places.
+"""
 
 import copy
 from dataclasses import replace
@@ -63,7 +66,10 @@ def check(graph: Captured, case: Case, tolerance: float) -> None:
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
 @pytest.mark.thinned
 def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: Case) -> None:
-    """Without replicas every sum has the same order: nothing but the last bit of float32 may differ."""
+    """A pipeline rounds as one process does.
+
+    Without replicas, every sum has the same order. Only the last bit of float32 may differ.
+    """
     check(short(model, optimizer), case, 1e-6)
 
 
@@ -71,7 +77,10 @@ def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: C
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
 @pytest.mark.thinned
 def test_replicas_add_up_in_float32(model: str, optimizer: str, case: Case) -> None:
-    """Another order of sums in float32 may turn the last bit of a weight in bfloat16, and no more."""
+    """Replicas add gradients in float32.
+
+    Another order of sums in float32 may change the last bit of a weight in bfloat16, and no more.
+    """
     check(short(model, optimizer), case, 2e-2)
 
 
@@ -104,7 +113,10 @@ def test_losses_are_near_those_of_float32_and_not_the_same() -> None:
 
 
 def test_state_moves_between_precisions() -> None:
-    """What one precision has trained another goes on from: weights in float32, optimizer state with them."""
+    """Training continues in another precision.
+
+    Weights are in float32, and the optimizer state moves with them.
+    """
     case = Case("flush", (1, 1))
     graph = short("gpt untied", "adam")
     first, _ = run(graph, case)

@@ -1,4 +1,4 @@
-"""The loop that everything is compared with is itself compared: with the plainest training loop, and with the formulas."""
+"""The reference loop is compared with plain training and with formulas."""
 
 import pytest
 import torch
@@ -12,7 +12,10 @@ from tests.runtime.helpers.plans import Case, assert_same_weights, captured
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt plain", "adam"), ("lstm plain", "momentum")])
 @pytest.mark.thinned
 def test_the_synchronous_rule_is_plain_training(model, optimizer, size):
-    """With the synchronous rule, however batches are cut, it trains as the unedited module in five lines does."""
+    """The synchronous rule equals plain training of the unedited module.
+
+    This holds for any microbatch size.
+    """
     graph = captured(model, optimizer)
     plan = Case("gpipe", (1, 1), 8, size).plan(graph)
     m = plan.microbatches
@@ -25,7 +28,10 @@ def test_the_synchronous_rule_is_plain_training(model, optimizer, size):
 
 
 def test_a_delay_uses_older_weights():
-    """With delay 1 and momentum-free SGD: w[t+1] = w[t] - rate * gradient at w[t-1] (section 3.2.1), done by hand."""
+    """A delay of 1 uses weights that are one update older.
+
+    For SGD without momentum, w[t+1] = w[t] - rate * gradient at w[t-1] (section 3.2.1), which is computed by hand.
+    """
     graph = captured("lstm plain")
     plan = Case("two_bw", (1, 1), 8, 8).plan(graph)
     job = graph.job
@@ -45,7 +51,10 @@ def test_a_delay_uses_older_weights():
 
 
 def test_naive_differs_from_stashed():
-    """Under `naive` the backward sees newer weights than its forward, which gives other gradients."""
+    """`naive` differs from `stashed`: its backward uses newer weights.
+
+    The gradients therefore differ.
+    """
     graph = captured("gpt untied")
     plan = Case("pipedream", (1, 1)).plan(graph)
     stashed, naive = (rule_loop(graph, plan, Rule(kind, (1, 1), (1, 0)), 6) for kind in ("stashed", "naive"))

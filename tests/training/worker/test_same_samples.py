@@ -1,4 +1,7 @@
-"""Every stage of every plan sees the same sample, drawn alike; where it cannot, the run is refused."""
+"""Every stage of every plan reads the same sample with the same draws.
+
+A run in which this is impossible is refused.
+"""
 
 import random
 from dataclasses import replace
@@ -26,7 +29,10 @@ from tests.system.tiny import plan, reference, write_job
 
 
 class Augmented:
-    """The target is the input, to which every generator has added; of 20 samples, so that 60 are three epochs."""
+    """Data set of 20 samples whose target equals the input.
+
+    Every random generator adds noise to the input. 60 samples are three epochs.
+    """
 
     def __len__(self):
         return 20
@@ -46,7 +52,7 @@ def identity():
 
 @cache
 def graph_of(lr: float) -> Captured:
-    """Eight layers that hand their input on, and the distance to the target as the loss."""
+    """Capture eight identity layers; the loss is the distance to the target."""
     model = nn.Sequential(*(identity() for _ in range(8)))
     step = partial(torch.optim.SGD, lr=lr) if lr == 0 else momentum
     return capture(Job(model, functional.l1_loss if lr else functional.mse_loss, Augmented(), step, 8), 2)
@@ -68,7 +74,10 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_inputs_and_targets_are_of_one_draw(case):
-    """Under every strategy the loss of a model that hands its input on is nothing, in each epoch."""
+    """Inputs and targets come from one draw.
+
+    Under every strategy, the loss of an identity model is 0 in each epoch.
+    """
     graph = graph_of(0.0)
     program = case.plan(graph).compile(graph)
     result = run_inline(Executable(graph, case.plan(graph).layout(graph), program), 8)
@@ -78,7 +87,10 @@ def test_inputs_and_targets_are_of_one_draw(case):
 
 @pytest.mark.parametrize("case", CASES[:2], ids=str)
 def test_draws_are_those_of_a_plain_loop(case):
-    """Losses and weights are those of the loop by rule, of a loop in plain torch, and of a run in two segments."""
+    """The draws equal those of a plain loop.
+
+    Losses and weights equal the loop by rule, a loop in plain torch and a run in two segments.
+    """
     graph = graph_of(0.1)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -99,7 +111,10 @@ def small_job(label=lambda i: i % 4) -> Job:
 
 
 def test_what_workers_read_is_compared():
-    """Labels that differ on one worker at one sample far behind the first are found at the segment's end, on every worker."""
+    """Samples that workers read are compared at the end of a segment.
+
+    Labels that differ on one worker, far behind the first sample, are found on every worker.
+    """
     plain = small_job()
     odd = indices_at(SAMPLES + 70, 1, plain.samples, plain.seed)[0]
     other = small_job(lambda i: (i + (i == odd)) % 4)
@@ -142,8 +157,11 @@ def test_data_that_each_worker_makes_otherwise_are_refused_before_the_first_step
 
 @pytest.mark.workers
 def test_a_run_under_a_pipeline_with_augmentation(tmp_path):
-    """Two real stages train with the draws of the inline engine; one whose data differ on a rank only late ends in an error, and so
-    does one with a label that is no class: the error names the sample, once."""
+    """A pipeline run with augmentation has the draws of the inline engine.
+
+    If the data of one rank differ late in the run, the run ends in an error. A label that is no class also gives an
+    error. The error names the sample once.
+    """
     noise = (
         "import numpy as np; return self.x[i] + float(np.random.rand()), (self.y[i] + int(np.random.randint(3))) % 3"
     )

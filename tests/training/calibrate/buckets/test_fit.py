@@ -1,4 +1,4 @@
-"""training/calibrate/buckets/fit.py, random_buckets.py: from notes of workers to the model that made them."""
+"""Fit of the overlap model of buckets, and random draws of buckets."""
 
 from itertools import accumulate, pairwise
 
@@ -58,7 +58,10 @@ def notes(drawing: BucketSampling) -> list[Noted]:
 
 
 def test_the_model_that_made_them_is_found() -> None:
-    """And every backward is foretold, those of draws that the fit has not seen as well."""
+    """The fit recovers the model that generated the measurements.
+
+    It predicts every backward, also of draws that it has not seen.
+    """
     own = notes(BucketSampling(24, 3, (1, 2, 4), seed=1))
     found = measured([own, own])
     model = found.fitted.model
@@ -74,7 +77,11 @@ def test_the_model_that_made_them_is_found() -> None:
 
 
 def test_draws_are_the_same_for_the_same_seed_and_keep_every_layer() -> None:
-    """Each layer once, in order; a number of threads for every bucket, of those that were asked for; one bucket for each first."""
+    """Draws repeat with the same seed and keep every layer.
+
+    Each draw has each layer once and in order, and one of the given numbers of threads for each bucket. The first
+    draws have a single bucket.
+    """
     drawing = BucketSampling(20, 3, (1, 3), seed=7)
     every = list(drawn(NAMES, SIZES, drawing))
     assert (

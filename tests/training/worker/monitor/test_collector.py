@@ -37,7 +37,11 @@ def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
 
 
 def test_the_loss_of_a_step_is_the_mean_by_weights() -> None:
-    """A microbatch without weight changes nothing; a step without any has no loss, as the mean over nothing in one process."""
+    """The loss of a step is the weighted mean over its microbatches.
+
+    A microbatch of weight 0 changes nothing. A step without any weight has no loss, as the mean over nothing in one
+    process.
+    """
     collector, listener = started(plan("flush"))
     for value, weight in ((6.0, 3.0), (0.0, 0.0), (4.0, 1.0), (0.0, 0.0)):
         collector.take(1, loss(0, value, weight=weight))
@@ -47,7 +51,10 @@ def test_the_loss_of_a_step_is_the_mean_by_weights() -> None:
 
 
 def test_the_loss_of_a_step_does_not_depend_on_the_order_of_reports() -> None:
-    """Threads of two waves, and replicas, report in any order: the sum is taken in the order of microbatches, to the bit."""
+    """The loss of a step does not depend on the order of reports.
+
+    Threads of two waves, and replicas, report in any order. The sum is in the order of microbatches and bit-identical.
+    """
     values = [0.1, 0.2, 0.3, 0.7]
     assert len({sum(order) for order in permutations(values)}) > 1
     found = set()
@@ -62,7 +69,11 @@ def test_the_loss_of_a_step_does_not_depend_on_the_order_of_reports() -> None:
 
 
 def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:
-    """Replicas of the last stage report different microbatches; a step is shown when it is whole and its turn has come."""
+    """Steps are shown in order, for any order of microbatches.
+
+    Replicas of the last stage report different microbatches. A step is shown when it is complete and all earlier steps
+    are shown.
+    """
     collector, listener = started(plan("flush"), first=3)
     for step, value in ((4, 1.0), (3, 2.0), (4, 3.0), (4, 5.0), (4, 7.0), (3, 2.0), (3, 4.0)):
         collector.take(1, loss(step, value))
@@ -75,7 +86,10 @@ def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:
 
 
 def test_losses_that_overtake_the_start() -> None:
-    """Pipes of different workers are read in any order: nothing is shown before it is known where the run begins."""
+    """Losses that arrive before the start event are shown after it.
+
+    Pipes of different workers are read in any order. Before the start event, the first step is unknown.
+    """
     listener = Recorder()
     collector = Collector(plan("flush"), listener)
     collector.take(1, loss(5, 16.0, 8))
@@ -97,7 +111,10 @@ def test_a_loss_that_is_not_a_number() -> None:
 
 
 def test_summary() -> None:
-    """The pace is the middle one of the workers', samples/s follow from it, peaks are by device of the plan."""
+    """The summary has the median iteration time of the workers.
+
+    Samples per second follow from it. Peaks are by device of the plan.
+    """
     collector, _ = started(plan("flush"))
     for rank, pace in enumerate((1.0, 2.0, 9.0)):
         collector.take(
@@ -139,7 +156,10 @@ def test_lines_are_json() -> None:
 
 
 def bar_at(width: int, terminal: bool = True) -> tuple[TrainingBar, io.StringIO]:
-    """A bar on a console of so many columns, six of a thousand steps into a run that saves; and what the console shows."""
+    """Return a progress bar at step 6 of 1000, and the console's text.
+
+    The console has `width` columns. The run writes checkpoints.
+    """
     from rich.console import Console
 
     now_s = [0.0]
@@ -156,7 +176,10 @@ def bar_at(width: int, terminal: bool = True) -> tuple[TrainingBar, io.StringIO]
 
 
 def test_bar_shows_prediction_against_measurement_once_warm() -> None:
-    """The loss at once; pace, time left and prediction when enough steps have been seen."""
+    """The bar shows the prediction beside the measurement after warm-up.
+
+    It shows the loss at once. Pace, time left and prediction follow after enough steps.
+    """
     bar, text = bar_at(200)
     assert bar.figures({"loss": 1.5}) == (
         "loss 1.5000",
@@ -173,7 +196,10 @@ def test_bar_shows_prediction_against_measurement_once_warm() -> None:
 
 @pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40, 20, 7])
 def test_the_number_of_steps_is_never_left_out(width: int) -> None:
-    """In a narrow terminal the bar goes first, then what matters least; nothing is cut in the middle."""
+    """The number of steps is always shown.
+
+    In a narrow terminal the bar is left out first, then the least important figures. No figure is cut.
+    """
     bar, _ = bar_at(width)
     bar.close()
     line = bar.line(width - 1)
@@ -187,7 +213,10 @@ def test_the_number_of_steps_is_never_left_out(width: int) -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
-    """Checkpoints are not listed as they are made; nothing is broken inside a phrase, and no blank line is left."""
+    """The end names the newest checkpoint once.
+
+    Earlier checkpoints are not listed. No phrase is broken, and there is no blank line.
+    """
     bar, text = bar_at(80, terminal)
     summary = RunSummary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
     bar.finished(summary)
@@ -210,7 +239,10 @@ def test_a_run_that_never_began_leaves_no_blank_line() -> None:
 
 
 def test_a_summary_breaks_between_phrases() -> None:
-    """Every line but one that is a single phrase fits, and the lines together are the sentence."""
+    """A summary breaks only between phrases.
+
+    Every line fits, except a line of a single phrase. The joined lines are the sentence.
+    """
     summary = RunSummary(6, (), 0.25, 32.0, 0.5, {d: (d % 6 + 1) * 2**20 for d in range(12)})
     lines = spoken(summary, 79).splitlines()
     assert max(map(len, lines)) <= 79
@@ -247,7 +279,10 @@ def test_prediction_is_handed_on() -> None:
 
 
 def test_what_is_said_of_a_run_that_was_ended() -> None:
-    """The step it had reached, and what of it is left: nothing without a folder, else the newest checkpoint."""
+    """The message of a stopped run has its step and its newest checkpoint.
+
+    Without a checkpoint folder, it says that nothing was saved.
+    """
     collector, _ = started(plan("flush"))
     assert (
         collector.stopped_at_once("saved")
@@ -262,7 +297,10 @@ def test_what_is_said_of_a_run_that_was_ended() -> None:
 
 
 def test_a_log_has_a_line_every_so_often() -> None:
-    """Of the first and the last step, of twenty between them, and where nothing was said for long."""
+    """A log has lines for the first and last step and twenty between them.
+
+    A further line follows after a long pause.
+    """
     from rich.console import Console
 
     now_s, out = [0.0], io.StringIO()
@@ -305,7 +343,10 @@ def timed_bar() -> tuple[TrainingBar, list[float]]:
 
 
 def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
-    """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
+    """A run with nothing to do says that its steps were trained before.
+
+    It does not name a checkpoint folder that it did not write.
+    """
     bar, text = bar_at(80)
     bar.finished(RunSummary(10, (), None, checkpoint="saved/step-00000010"))
     assert "10 steps trained before; none in this run" in text.getvalue()
@@ -313,7 +354,10 @@ def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
 
 
 def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
-    """Where every step fills or empties the pipeline (tick_tock, two steps) no iteration is measured, and yet they were trained."""
+    """A run with too few steps for a pace still reports and saves them.
+
+    If every step fills or drains the pipeline (tick_tock, two steps), no iteration time is measured.
+    """
     bar, text = bar_at(160)
     bar.finished(
         RunSummary(

@@ -16,7 +16,10 @@ FORWARD = Instruction(Kind.FORWARD, 0, 0, 3, "compute")
 
 
 def recorded(most: int, *segments: list[tuple[float, float]]) -> Recording:
-    """A recording of device 3, of forwards that ran in these segments of one period each."""
+    """Return a recording of device 3 with forwards in the given segments.
+
+    Each segment has one period.
+    """
     found = Recording(PROGRAM, 3, most)
     for times in segments:
         found.add([(FORWARD, *each) for each in times], 1)
@@ -24,7 +27,10 @@ def recorded(most: int, *segments: list[tuple[float, float]]) -> Recording:
 
 
 def test_a_transfer_begins_when_both_sides_are_ready() -> None:
-    """A receive that was posted early, and a send that was, begin with the later of the two; compute stays."""
+    """A transfer begins when both sides are ready.
+
+    This is the later start of its send and its receive. Compute events are unchanged.
+    """
     early_receive = Event(1, "receive<0", "receive 0 #0 act.0>1#0", Kind.RECEIVE, 0, 0, 0.0, 5.0)
     late_send = Event(0, "send>1", "send 0 #0 act.0>1#0", Kind.SEND, 0, 0, 4.0, 5.0)
     early_send = Event(1, "send>0", "send 0 #0 grad.0>1#0", Kind.SEND, 0, 0, 6.0, 9.0)
@@ -37,7 +43,10 @@ def test_a_transfer_begins_when_both_sides_are_ready() -> None:
 
 
 def test_a_transfer_begins_behind_the_one_before_it_and_ends_when_either_side_knows() -> None:
-    """Both are posted at once; the first receive is looked at late, the second begins when the first is over."""
+    """A transfer begins after the previous one and ends at the first known end.
+
+    Both transfers are posted at once. The first receive is polled late, and the second begins at the end of the first.
+    """
     events = [
         Event(0, "send>1", "send 0 #0 act.0>1#0", Kind.SEND, 0, 0, 1.0, 3.0),
         Event(0, "send>1", "send 0 #1 act.0>1#1", Kind.SEND, 0, 1, 1.5, 5.0),
@@ -48,7 +57,11 @@ def test_a_transfer_begins_behind_the_one_before_it_and_ends_when_either_side_kn
 
 
 def test_members_of_groups_meet_their_counterparts() -> None:
-    """Groups of two: device 0 sends to 2 what is called the same between 1 and 3, at another time."""
+    """Members of groups exchange data with their counterparts.
+
+    In groups of two, device 0 sends to device 2, and device 1 to device 3. The transfers have the same name but
+    different times.
+    """
     events = [
         Event(device, lane, f"{kind} 0 #0 act.0>1#0", kind, 0, 0, start_s + device % 2 * 10, end_s + device % 2 * 10)
         for device in range(4)
@@ -61,7 +74,10 @@ def test_members_of_groups_meet_their_counterparts() -> None:
 
 
 def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
-    """What each device held at most stands in the trace's meta, beside what the trace is of; nothing else is left there."""
+    """The trace's meta has the measured memory peak of each device.
+
+    It also has the meta given by the caller. No other file is left.
+    """
     recording = recorded(100, [(1.0, 4.0)])
     write_trace(tmp_path / "trace.json", recording, KVExchange(None, 0, 1), {"source": "measured"}, 12345)
     found = read_trace(tmp_path / "trace.json")
@@ -71,7 +87,11 @@ def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
 
 
 def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Path) -> None:
-    """On the clock of its events; what came before the first that is there is left out. The most is what the run says, not the course."""
+    """The trace has the recorded memory curve of a device.
+
+    Its times are on the clock of the events. A sample before the first event is left out. The peak is the run's
+    peak, not the maximum of the curve.
+    """
     course = [(0.5, 1.0), (1.0, 2.0), (2.5, 9.0)]
     write_trace(tmp_path / "t.json", recorded(9, [(1.0, 4.0)]), KVExchange(None, 0, 1), {}, 12, course)
     found = read_trace(tmp_path / "t.json")
@@ -80,7 +100,10 @@ def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Pat
 
 
 def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
-    """Segments follow each other, named on, and the trace says when each began; one alone needs no word."""
+    """The trace contains all segments, with continued numbering.
+
+    It has the start of each segment. A single segment has no such entry.
+    """
     write_trace(
         tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), KVExchange(None, 0, 1), {}, 1
     )
@@ -97,7 +120,10 @@ def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
 
 
 def test_of_a_long_run_the_end_is_kept(tmp_path: Path) -> None:
-    """Older events are counted, not kept; the segment that is cut begins with the trace."""
+    """Only the end of a long run is kept.
+
+    Older events are counted, not kept. The truncated segment begins with the trace.
+    """
     recording = recorded(3, [(0.0, 1.0)], [(2.0, 3.0), (4.0, 5.0)], [(6.0, 7.0), (8.0, 9.0)])
     write_trace(tmp_path / "t.json", recording, KVExchange(None, 0, 1), {}, 1)
     found = read_trace(tmp_path / "t.json")
