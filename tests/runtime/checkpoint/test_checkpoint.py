@@ -1,4 +1,7 @@
-"""Tests of checkpoint folders: whole or not there, shared between workers, readable by any plan."""
+"""Tests of checkpoint folders.
+
+A checkpoint is complete or absent, is written by several workers, and can be read by any plan.
+"""
 
 import os
 import pickle
@@ -49,7 +52,10 @@ def position(step: int) -> Position:
 
 
 def together(workers: int, work: Callable[[KVExchange], T]) -> list[T]:
-    """Run `work` as so many workers (threads), which meet at one store; their results by rank."""
+    """Run `work` in several threads as workers, and return results by rank.
+
+    The workers share one store.
+    """
     store = dist.HashStore()
     results: dict[int, Any] = {}
 
@@ -98,7 +104,10 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_workers_save_their_parts_and_replicas_once(tmp_path: Path) -> None:
-    """Three workers, two of them replicas: every name is in one file, and any worker reads any of them."""
+    """Workers save their parts, and replicas are saved once.
+
+    Of three workers, two are replicas. Each name is in one file, and every worker reads all names.
+    """
     parts = [{"model.a": STATE["model.a"]}, {"model.b": STATE["model.b"]}, {"model.b": STATE["model.b"]}]
     paths = together(3, lambda board: save(tmp_path, position(1), parts[board.rank], board))
     assert paths == [tmp_path / "step-00000001"] * 3
@@ -117,7 +126,10 @@ def test_only_what_is_wanted_is_loaded(tmp_path: Path) -> None:
 
 
 def test_the_last_few_are_kept(tmp_path: Path) -> None:
-    """Older checkpoints go once the new one is there, and nothing else in the folder does."""
+    """Only the last checkpoints are kept.
+
+    Older checkpoints are deleted after the new one is complete. Other files in the folder stay.
+    """
     (tmp_path / "notes.txt").write_text("mine")
     for step in range(1, 6):
         save(tmp_path, position(step), STATE, alone(), keep=2)
@@ -157,7 +169,10 @@ def change_the_manifest(folder: Path) -> None:
 def test_a_damaged_one_is_skipped_for_the_one_before(
     tmp_path: Path, damage: Callable[[Path], None], words: str
 ) -> None:
-    """Whatever is wrong with the newest, the one before is taken, with one warning that says what; saving goes on."""
+    """A damaged newest checkpoint is skipped for the previous one.
+
+    One warning says what is damaged. Saving then continues.
+    """
     save(tmp_path, position(1), STATE, alone())
     damage(save(tmp_path, position(2), STATE, alone()))
     said: list[str] = []
@@ -196,7 +211,10 @@ def test_what_a_death_left_is_ignored_and_removed(tmp_path: Path) -> None:
 
 @contextmanager
 def disk_full(limit_bytes: int) -> Iterator[None]:
-    """Writes beyond so many bytes a file fail, as on a full disk (EFBIG instead of ENOSPC)."""
+    """Let writes beyond `limit_bytes` of a file fail, as on a full disk.
+
+    The error is EFBIG instead of ENOSPC.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
     try:
@@ -207,7 +225,10 @@ def disk_full(limit_bytes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("limit_bytes", [0, 100, 500])
 def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit_bytes: int) -> None:
-    """One clear error on every worker; the checkpoint before is whole; nothing half-written is left."""
+    """A full disk leaves the last valid checkpoint.
+
+    Every worker has the same clear error. The previous checkpoint is complete, and no partial file is left.
+    """
     state = {"model.a": torch.zeros(64)}  # the file of tensors has some 350 bytes, the manifest more than 500
     save(tmp_path, position(1), state, alone())
     parts = [state, {"model.b": torch.zeros(2)}]
@@ -222,7 +243,10 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit_bytes: int) 
 
 
 def test_two_threads_do_not_hear_each_others_warnings() -> None:
-    """A thread that has done its saving does not bring back, for one that is at it, the warning that DCP always gives."""
+    """Two threads do not restore each other's warnings.
+
+    A thread that has finished saving does not enable DCP's usual warning for a thread that is still saving.
+    """
     inside, over = threading.Event(), threading.Event()
     heard: list[Warning] = []
 
@@ -252,7 +276,10 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saving and loading never call an unpickler; DCP's own metadata file, a pickle, is not even looked at."""
+    """Saving and loading never unpickle.
+
+    DCP's own metadata file, a pickle, is not read.
+    """
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("unpickled")

@@ -44,7 +44,10 @@ def raw_file(path: Path, header: dict[str, object], numbers: bytes) -> Path:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    """Types, shapes, scalars, empty tensors and views come back bit for bit, from several files."""
+    """Written tensors are read back bit-identical, from several files.
+
+    Cases: all types, shapes, scalars, empty tensors and views.
+    """
     names = sorted(STATE)
     write(tmp_path / "one", {name: STATE[name] for name in names[:3]})
     write(tmp_path / "two", {name: STATE[name] for name in names[3:]})
@@ -97,7 +100,10 @@ def test_parts_of_one_tensor_become_one(tmp_path: Path) -> None:
     ids=["size", "outside", "negative", "type", "missing", "shape", "no-entry"],
 )
 def test_headers_that_lie_are_refused(tmp_path: Path, entry: object) -> None:
-    """A header whose entry does not fit the file is refused, with the file and the tensor's name."""
+    """A header that does not fit the file is refused.
+
+    The error names the file and the tensor.
+    """
     path = raw_file(tmp_path / "file", {"w": entry}, bytes(16))
     with pytest.raises(InputError) as caught:
         list(read_header(path))

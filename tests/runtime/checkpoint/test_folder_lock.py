@@ -69,7 +69,11 @@ def over(other: "subprocess.Popen[bytes]") -> None:
 def test_a_folder_is_of_one_run_as_long_as_it_lives(
     tmp_path: Path, end: "Callable[[subprocess.Popen[bytes]], None]"
 ) -> None:
-    """Another one is told who has it, and let in as soon as that process has ended, however it did, and whatever its children do."""
+    """A folder belongs to one run for the lifetime of its process.
+
+    Another run is refused with the name of the first run. It is accepted after the first process has ended, in any way
+    and independently of its child processes.
+    """
     folder = tmp_path / "saved"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -100,7 +104,10 @@ def test_a_forked_child_neither_has_nor_ends_the_claim(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_process(tmp_path: Path) -> None:
-    """The second is refused although a process does not conflict with its own locks, and the first one keeps its lock."""
+    """Two runs of one process cannot use the same folder.
+
+    The second run is refused, although a process does not conflict with its own locks. The first run keeps its lock.
+    """
     tmp_path.joinpath("link").symlink_to(tmp_path)
     ask = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     with claimed(tmp_path, alone()):
@@ -112,7 +119,10 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_claim_claims_nothing(tmp_path: Path) -> None:
-    """The file stays when a run is over, the lock does not; a run may come after another in one process."""
+    """The lock file stays after a run, but the lock does not.
+
+    Several runs can follow each other in one process.
+    """
     for _ in range(2):
         with claimed(tmp_path, alone()):
             assert (tmp_path / LOCK).exists()
@@ -123,7 +133,10 @@ def test_what_is_left_of_a_claim_claims_nothing(tmp_path: Path) -> None:
 
 
 def test_all_workers_hear_of_it(tmp_path: Path) -> None:
-    """The first worker holds the lock; the others, who may stand on other machines, are refused with it."""
+    """All workers are refused if the first worker is.
+
+    The first worker holds the lock. The others may be on other machines.
+    """
     store = HashStore()
     with claimed(tmp_path, alone()):
         store.set("board/0/0", '["another run", "a folder of its own", "Wait."]')

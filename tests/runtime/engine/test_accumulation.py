@@ -1,4 +1,7 @@
-"""Gradient accumulation: microbatches of one replica are what a plain loop accumulates over before it steps."""
+"""Gradient accumulation: microbatches of a replica match a plain loop.
+
+The plain loop accumulates gradients before each step.
+"""
 
 import copy
 
@@ -15,7 +18,10 @@ MODEL = "gpt plain"
 
 
 def accumulated(batch_size: int, size: int) -> tuple[list[float], dict[str, Tensor]]:
-    """The loop as one writes it by hand: losses of each microbatch weighted by its samples, one step a batch."""
+    """Train with a plain accumulation loop.
+
+    Each microbatch's loss is weighted by its samples. There is one step for each batch.
+    """
     job = captured(MODEL).job
     model = copy.deepcopy(job.model)
     optimizer = job.optimizer(model.parameters())
@@ -42,7 +48,11 @@ def accumulated(batch_size: int, size: int) -> tuple[list[float], dict[str, Tens
 def test_every_plan_accumulates_as_one_process(
     strategy: str, widths: tuple[int, ...], batch_size: int, size: int
 ) -> None:
-    """One replica and several, alone and with stages, with a last microbatch that is smaller: losses and weights to 1e-9."""
+    """Every plan accumulates as one process does, to 1e-9.
+
+    Cases: one and several replicas, one and several stages, and a smaller last microbatch. Losses and weights are
+    compared.
+    """
     graph = captured(MODEL)
     plan = Case(strategy, widths, batch_size, size).plan(graph)
     program = plan.compile(graph)

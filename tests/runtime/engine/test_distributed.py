@@ -1,4 +1,7 @@
-"""The distributed engine with real workers over gloo gives what the inline engine gives."""
+"""The distributed engine, with real workers over gloo.
+
+Its results equal those of the inline engine.
+"""
 
 import json
 from dataclasses import replace
@@ -29,7 +32,10 @@ Results = dict[tuple[int, int], list[tuple[dict[str, Any], dict[str, Tensor], di
 
 
 def each_case(test: Any) -> Any:
-    """Let a test have every case; the fast selection has those with every value of a case's fields, over gloo and through memory."""
+    """Parametrize a test by every case.
+
+    The fast selection has every value of a case's fields, over gloo and through shared memory.
+    """
     test = pytest.mark.thinned(of=traits)(test)
     return pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)(test)
 
@@ -42,7 +48,10 @@ def traits(workers: int, number: int) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Results:
-    """Facts, weights and weights after one more segment, by rank, of every case; each number of workers starts once."""
+    """Return the results of every case by rank.
+
+    The results are facts, weights, and weights after one more segment. Each number of workers is started once.
+    """
     found: Results = {}
     chosen = tiers.asked(request, "workers", "number") | {(2, number) for number in ALWAYS}
     for workers in sorted({workers for workers, _ in chosen}):
@@ -87,7 +96,10 @@ def test_messages_go_through_memory_unless_told_otherwise(results, workers, numb
 
 @each_case
 def test_weights_and_losses_equal_the_inline_engine(results, workers, number):
-    """Every worker has the inline engine's weights, and every microbatch's loss is reported once, by a last stage."""
+    """Weights and losses equal those of the inline engine.
+
+    The loss of each microbatch is reported once, by a last stage.
+    """
     expected, _ = inline(workers, number)
     losses = []
     for facts, weights, _ in results[workers, number]:
@@ -100,7 +112,10 @@ def test_weights_and_losses_equal_the_inline_engine(results, workers, number):
 
 @each_case
 def test_another_segment_goes_on(results, workers, number):
-    """A second segment, after saving and loading the state, gives what it gives inline."""
+    """A second segment continues the first, after saving and loading state.
+
+    Its results equal those of the inline engine.
+    """
     _, expected = inline(workers, number)
     for facts, _, weights in results[workers, number]:
         assert_same_weights(weights, expected[facts["device"]], 1e-12)
@@ -108,7 +123,10 @@ def test_another_segment_goes_on(results, workers, number):
 
 @each_case
 def test_the_observer_is_asked_once_a_period(results, workers, number):
-    """Workers run as many periods as the observer lets them, and ask it for each number once, ascending."""
+    """The observer is asked once in each period.
+
+    Workers run as many periods as it allows, and ask it for each number once, in ascending order.
+    """
     *_, repeats, end = RUNS[workers][number]
     for facts, _, _ in results[workers, number]:
         assert facts["periods"] == (end or repeats)
@@ -117,7 +135,10 @@ def test_the_observer_is_asked_once_a_period(results, workers, number):
 
 @each_case
 def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
-    """The measured trace has every instruction of the program, lane by lane in order; none overlaps on compute."""
+    """Every instruction is recorded in lane order.
+
+    The measured trace has every instruction of the program. No instructions overlap on a compute lane.
+    """
     case, model, optimizer, repeats, end = RUNS[workers][number]
     graph = captured(model, optimizer)
     lanes = program_of(case, graph).unrolled(end or repeats)
@@ -135,7 +156,11 @@ def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
 
 
 def test_all_reduces_begin_during_the_backward(results):
-    """A replicated stage's first gradient bucket is given to its all-reduce before the backward that made it ends."""
+    """All-reduces begin during the backward.
+
+    The first gradient bucket of a replicated stage begins its all-reduce before the end of the backward that produced
+    it.
+    """
     early = 0
     for facts, _, _ in results[2, next(n for n, r in enumerate(RUNS[2]) if r[0].strategy == "data_parallel")]:
         ends = {e[1]: e[3] for e in facts["events"] if e[0] == COMPUTE and e[1].startswith(Kind.BACKWARD)}
@@ -148,7 +173,10 @@ def test_all_reduces_begin_during_the_backward(results):
 
 @each_case
 def test_collectives_of_a_lane_run_one_after_the_other(results, workers, number):
-    """A lane's next all-reduce, reduce-scatter or all-gather begins when the one before it is complete."""
+    """Collectives of a lane run one after the other.
+
+    The next all-reduce, reduce-scatter or all-gather begins after the previous one is complete.
+    """
     for facts, _, _ in results[workers, number]:
         for lane in {e[0] for e in facts["events"] if e[0].startswith((REDUCE, GATHER))}:
             times = [t for e in facts["events"] if e[0] == lane for t in e[2:]]
@@ -156,7 +184,10 @@ def test_collectives_of_a_lane_run_one_after_the_other(results, workers, number)
 
 
 def test_one_forward_one_backward_holds_less_than_gpipe(results):
-    """With 16 microbatches GPipe's first stage holds more bytes than 1F1B's: freed stashes are really gone."""
+    """1F1B holds less memory than GPipe.
+
+    With 16 microbatches, GPipe's first stage has a higher peak. Freed stashes release their memory.
+    """
     of = {r[0].strategy: n for n, r in enumerate(RUNS[2]) if r[0].batch_size == 32}
     gpipe, flush = (results[2, of[name]][0][0]["peak_memory_bytes"] for name in ("gpipe", "flush"))
     assert 0 < flush < 0.7 * gpipe
@@ -164,7 +195,10 @@ def test_one_forward_one_backward_holds_less_than_gpipe(results):
 
 @pytest.mark.slow
 def test_a_killed_worker_ends_the_others(tmp_path):
-    """When a worker is killed, each of the others ends within 10 s with an error that names peer, step and instruction."""
+    """A killed worker ends the others within 10 s.
+
+    Their errors name peer, step and instruction.
+    """
     processes = start("be_killed", tmp_path, 3)
     codes = [process.wait(timeout=HUNG_S) for process in processes]
     assert codes == [3, 3, -9]

@@ -1,4 +1,7 @@
-"""Parity: what every plan computes is what one process computes that applies the declared update rule."""
+"""Parity of every plan with one process.
+
+The process applies the declared update rule.
+"""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -124,7 +127,10 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
 @pytest.mark.thinned
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
-    """Every synchronous plan gives the loss sequence and the weights of one process to 1e-9, dropout included."""
+    """Synchronous strategies equal one process to 1e-9.
+
+    This holds for losses and weights, dropout included.
+    """
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
 
 
@@ -140,8 +146,11 @@ def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
 @pytest.mark.parametrize("model", ["gpt plain untied", "lstm plain", "inception plain"])
 @pytest.mark.thinned
 def test_bundles_of_microbatches_equal_one_process(model, case):
-    """Stages that run several microbatches together, each as many as its devices leave it, give the losses and weights of one
-    process that runs them one after the other."""
+    """Bundles of microbatches equal one process.
+
+    Stages run several microbatches together, as many as their devices allow. Losses and weights equal those of one
+    process that runs the microbatches one after the other.
+    """
     graph = captured(model, "momentum")
     if model == "lstm plain":
         case = replace(case, compile="")  # torch.compile takes no LSTM
@@ -156,8 +165,11 @@ def test_bundles_of_microbatches_equal_one_process(model, case):
 
 
 def test_a_border_whose_samples_are_no_dimension_is_not_divided():
-    """Rows of all samples under each other could be in any order: the tensor is named. On stages of as many devices it is
-    handed on whole."""
+    """A border without a sample dimension is not divided.
+
+    Flattened rows of all samples could be in any order, so the tensor is named in an error. Between stages with equal
+    numbers of devices it is passed on whole.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Flatten(0, 1), nn.Linear(6, 1), nn.Unflatten(0, (-1, 3)))
     data = [(torch.randn(3, 4), torch.randn(3, 1)) for _ in range(8)]
@@ -176,7 +188,10 @@ def test_a_border_whose_samples_are_no_dimension_is_not_divided():
 
 
 def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
-    """Such as an embedding of positions: pieces have all of it, its gradients are summed, and handed on once."""
+    """Tensors equal for all samples can cross between unlike stages.
+
+    An example is an embedding of positions. Each piece has all of it, and its gradients are summed and passed on once.
+    """
     graph = captured("gpt plain untied", "momentum")
     names = [layer.name for layer in graph.layers]
     cut = names.index("pos") + 1
@@ -203,7 +218,10 @@ def test_synchronous_strategies_in_single_precision(model, optimizer, case):
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
 @pytest.mark.thinned
 def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, case):
-    """Every asynchronous plan gives the losses and weights of the plain loop that applies its declared rule."""
+    """Asynchronous strategies follow their declared rule.
+
+    Losses and weights equal the plain loop that applies the rule.
+    """
     if case.strategy == "pipedream" and model == "gpt":
         model = "gpt untied"  # tied weights on two stages would be updated at two times: refused
     graph = captured(model, optimizer)
@@ -216,7 +234,10 @@ def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, ca
 
 
 def test_recomputation_leaves_running_statistics_as_they_would_be():
-    """A second forward of a microbatch does not count twice in batch normalisation's running mean and variance."""
+    """Recomputation leaves running statistics unchanged.
+
+    The second forward of a microbatch does not update batch normalisation's running mean and variance again.
+    """
     graph = captured("inception")
     plain, again = (run(graph, Case("gpipe", (1, 1), recompute=r), steps=2)[0] for r in (False, True))
     for number, device in plain.devices.items():
@@ -229,7 +250,10 @@ def test_recomputation_leaves_running_statistics_as_they_would_be():
 
 
 def test_rules_differ_where_they_should():
-    """Stashing, vertical sync, naive and in_flight give different weights: the parity tests can tell them apart."""
+    """Different rules give different weights.
+
+    The rules are stashing, vertical sync, naive and in_flight. So the parity tests can tell them apart.
+    """
     graph = captured("gpt untied")
     options = [{}, {"vertical_sync": True}, {"naive": True}, {"in_flight": 1}]
     results = [run(graph, Case("pipedream", (1, 1), options=o), steps=3)[0] for o in options]
@@ -238,7 +262,10 @@ def test_rules_differ_where_they_should():
 
 
 def test_segments_continue():
-    """Two segments of a synchronous plan are one: weights, optimizer state, data and random numbers go on."""
+    """Two segments of a synchronous plan equal one.
+
+    Weights, optimizer state, data and random numbers continue.
+    """
     graph, case = captured("gpt", "adam"), Case("flush", (2, 1), batch_size=7)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -264,7 +291,10 @@ def test_segments_continue():
     ids=str,
 )
 def test_state_moves_to_another_plan(model, before, case):
-    """State saved under one plan and loaded under another continues the loss sequence of one process."""
+    """State moves to another plan.
+
+    State that is saved under one plan and loaded under another continues the losses of one process.
+    """
     graph = captured(model, "adam")
     first, _ = run(graph, before, steps=5)
     state = {"weights": {}, "buffers": {}, "optimizer": {}}
@@ -289,7 +319,10 @@ def test_state_moves_to_another_plan(model, before, case):
 
 
 def test_a_deadlock_names_who_waits():
-    """A program in which nothing can start ends with the waiting instructions and what they wait for."""
+    """A deadlock error names the waiting instructions.
+
+    It also names what they wait for.
+    """
     graph, case = captured("gpt"), Case("gpipe", (1, 1))
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -317,7 +350,10 @@ def test_a_missing_value_names_the_instruction():
 
 @pytest.mark.parametrize("kind", [Kind.FORWARD, Kind.BACKWARD, Kind.STEP])
 def test_an_instruction_twice_is_refused(kind):
-    """Running an instruction twice writes a value twice, or reads one that is gone: never silently other weights."""
+    """An instruction that runs twice is refused.
+
+    It would write a value twice or read a freed value. Wrong weights never result silently.
+    """
     graph, case = captured("gpt"), Case("gpipe", (1, 1))
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -330,7 +366,10 @@ def test_an_instruction_twice_is_refused(kind):
 
 
 def test_all_reduces_that_do_not_belong_together_are_refused():
-    """Two buckets in another order on one replica would be summed with each other: named, not added."""
+    """All-reduces in different orders are refused.
+
+    Two buckets in another order on one replica would be added to each other. The error names them.
+    """
     graph, case = captured("gpt"), Case("data_parallel", (2,))
     plan = case.plan(graph)
     program = plan.compile(graph)

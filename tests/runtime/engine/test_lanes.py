@@ -30,7 +30,11 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 @pytest.mark.parametrize("repeats", [0, 1, 4])
 def test_every_value_reaches_its_reader_once(program, repeats):
-    """Over a whole run each value that a lane reads is written there or handed to it, and nothing is handed elsewhere."""
+    """Every value reaches its reader once.
+
+    Over a whole run, each value that a lane reads is written there or handed to it. No value is handed to another
+    lane.
+    """
     unrolled = program.unrolled(repeats)
     for device in program.devices:
         lanes = lanes_of(program, device)
@@ -65,7 +69,10 @@ def test_two_readers_on_two_lanes_are_refused():
 
 @pytest.mark.parametrize("repeats", [0, 1, 4])
 def test_a_cursor_stands_where_nobody_has_said_whether_another_period_comes(program, repeats):
-    """It gives prologue, periods and epilogue in order, no more periods than it was told of, and waits for the answer."""
+    """A cursor stops where the next period is not yet decided.
+
+    It yields prologue, periods and epilogue in order, and no more periods than announced.
+    """
     unrolled = program.unrolled(repeats)
     for lane, parts in lanes_of(program, program.devices[0]).items():
         cursor, found = Cursor(parts), []

@@ -18,7 +18,10 @@ def never(_: Value) -> bool:
 
 
 def test_what_an_instruction_frees_is_there_for_others_while_it_waits_for_the_rest() -> None:
-    """A swap out waits for the mark of the forward that reads the same value: it must not have taken it before."""
+    """A freed value stays available while its instruction waits.
+
+    A swap-out waits for the mark of the forward that reads the same value. It must not take the value before.
+    """
     shelf, got = SharedValues(2, {ACT: "numbers"}), list[dict[Value, str]]()
     thread = threading.Thread(target=lambda: got.append(shelf.borrow(OUT, never, str)[0]))
     thread.start()

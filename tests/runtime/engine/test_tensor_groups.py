@@ -1,4 +1,7 @@
-"""Tensor-parallel groups in the distributed engine: what one process gives, whatever the depth, width and replicas."""
+"""Tensor-parallel groups in the distributed engine equal one process.
+
+This holds for any depth, width and number of replicas.
+"""
 
 import json
 from collections import Counter
@@ -43,7 +46,10 @@ def each(names: Iterable[str]) -> Any:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory, fast: bool) -> Found:
-    """Facts, weights and weights after one more segment, by rank, and the collectives of a microbatch, of every case."""
+    """Return results of every case, by rank.
+
+    The results are facts, weights, weights after one more segment, and the collectives of a microbatch.
+    """
     folder, found = tmp_path_factory.mktemp("groups"), {}
     runs = {name: chosen for name, chosen in RUNS.items() if name in FAST or not fast}
     run_cases(folder, *runs)
@@ -60,7 +66,10 @@ def results(tmp_path_factory: pytest.TempPathFactory, fast: bool) -> Found:
 
 @cache
 def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
-    """The undivided model by the same rule on one device of each stage: losses, weights, weights after one more segment."""
+    """Run the undivided model by the same rule on one device of each stage.
+
+    The result has losses, weights, and weights after one more segment.
+    """
     chosen = RUNS[name]
     case = chosen.case
     # Synchronous rules give the same on one device.
@@ -77,7 +86,10 @@ def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
 
 @each(RUNS)
 def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
-    """Every microbatch has the loss that it has without groups, stages and replicas, and on each member the same."""
+    """Losses equal those of one process.
+
+    Each microbatch has the same loss as without groups, stages and replicas. All members have the same losses.
+    """
     facts, *_ = results[name]
     members = [sorted(tuple(x) for fact in facts[k::WIDTH] for x in fact["losses"]) for k in range(WIDTH)]
     assert len(members[0]) >= 20
@@ -87,7 +99,10 @@ def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
 
 @each(RUNS)
 def test_states_are_whole(results: Found, name: str) -> None:
-    """Every member tells the whole weights of its stages, also after a whole state was loaded and trained on."""
+    """Every member can gather the whole weights of its stages.
+
+    This also holds after a whole state is loaded and trained.
+    """
     facts, weights, more, _ = results[name]
     _, expected, expected_more = alone(name)
     tolerance = max(tolerance_of(name), {"float64": 1e-8, "float32": 1e-3}[RUNS[name].dtype])
@@ -103,7 +118,10 @@ def test_states_are_whole(results: Found, name: str) -> None:
 
 @each(RUNS)
 def test_the_first_member_saves_what_is_divided(results: Found, name: str) -> None:
-    """The others have no more of the whole than what each of them has in any case; what is there can be told without gathering."""
+    """Only the first member saves divided tensors.
+
+    The other members save only the tensors that each member has whole. The names are known without gathering.
+    """
     facts, weights, _, _ = results[name]
     assert any(fact["divided"] for fact in facts)
     for rank, fact in enumerate(facts):
@@ -121,7 +139,10 @@ ALONG = {"all_reduces": (1, 4 + 1), "gathers": (4 + 1 + 1, 4 + 4 + 1), "scatters
 
 @each(RUNS)
 def test_collectives_are_as_many_as_the_split_says(results: Found, name: str) -> None:
-    """Two forward and two backward a block and microbatch; a recomputed forward has its own again."""
+    """The number of collectives matches the split.
+
+    Each block and microbatch has two in the forward and two in the backward. A recomputed forward has them again.
+    """
     facts, _, _, expected = results[name]
     microbatches = len(alone(name)[0].losses)
     again = 2 if RUNS[name].case.recompute else 1
@@ -135,7 +156,10 @@ def test_collectives_are_as_many_as_the_split_says(results: Found, name: str) ->
 
 @each(SLICED)
 def test_slices_change_no_bit(results: Found, name: str) -> None:
-    """Losses and weights of every worker are those of the same plan without slices, to the bit."""
+    """Slices change no bit.
+
+    Losses and weights of every worker are bit-identical to the same plan without slices.
+    """
     (facts, weights, more, _), (plain, *whole, _) = results[name], results[name.removesuffix(" slices")]
     assert [fact["losses"] for fact in facts] == [fact["losses"] for fact in plain]
     for tensors, expected in zip((*weights, *more), (*whole[0], *whole[1]), strict=True):
@@ -177,7 +201,10 @@ def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
 
 @each(["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])
 def test_bytes_that_members_exchange_are_the_profiles(results: Found, name: str) -> None:
-    """To the byte, over all stages and microbatches, of samples of which the last microbatch may have fewer."""
+    """The bytes that members exchange are those of the profile.
+
+    They are equal to the byte over all stages and microbatches. The last microbatch may have fewer samples.
+    """
     facts, *_ = results[name]
     layers = profile_of_member(RUNS[name].sequence, name).layers
     expected = Counter[str]()
@@ -200,7 +227,11 @@ COMPARED = [n for n in (*SLICED, *SEQUENCE) if n.rpartition(" ")[0] in RUNS and 
 
 @each(COMPARED)
 def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None:
-    """All members of all groups together, to the byte: what replicas and stages reduce among each other is the same either way."""
+    """Groups save as many bytes as the simulator predicts.
+
+    The sum over all members of all groups is equal to the byte. All-reduces of replicas and stages are the same either
+    way.
+    """
     plain = name.rpartition(" ")[0]
     plans = {each: RUNS[each].plan() for each in (plain, name)}
     whole, less = (
@@ -214,8 +245,11 @@ def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None
 
 @each([*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
-    """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, to the
-    byte, over gloo as well."""
+    """Peaks are not above the proven peaks, to the byte.
+
+    Slices arrive in the memory of the whole tensor. The proof uses the instructions and a member's own layers. This
+    also holds over gloo.
+    """
     plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence, "2x2x1 odd" if name in ODD else "2x2x1")
     situation = SearchSpace(of_member, plan.group.cluster, plan.batch_size)
     choice = Candidate(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
@@ -226,7 +260,10 @@ def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_a_killed_member_ends_the_others(tmp_path: Path, name: str) -> None:
-    """The others end by themselves within 10 s; its own group's member tells step and instruction inside which it waited."""
+    """A killed member ends the others within 10 s.
+
+    The other member of its group names the step and instruction in which it waited.
+    """
     run_cases(tmp_path, name)
     folder = tmp_path / name
     codes, _ = json.loads((folder / "codes.json").read_text())

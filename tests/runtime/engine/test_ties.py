@@ -1,4 +1,7 @@
-"""Weights that several stages of a device share: each has its own, and steps with the sum of what all have of gradients."""
+"""Weights shared by several stages of a device.
+
+Each stage has its own copy, and steps with the sum of the gradients of all copies.
+"""
 
 from functools import cache
 from itertools import pairwise
@@ -34,7 +37,10 @@ CASES = [
 
 
 def plan_of(graph: Captured, strategy: str, devices: list[tuple[int, ...]], options: dict[str, object]) -> Plan:
-    """Stages of as many layers each; stages on several devices have one gradient bucket, and one for what is tied."""
+    """Return a plan of stages with equally many layers.
+
+    Stages on several devices have one gradient bucket, and one bucket for tied weights.
+    """
     names, count = [layer.name for layer in graph.layers], len(devices)
     ends = [round(len(names) * k / count) for k in range(count + 1)]
     runs = [tuple(names[a:b]) for a, b in pairwise(ends)]
@@ -56,7 +62,10 @@ def one_process(model: str, dtype: torch.dtype) -> Trained:
 @pytest.mark.parametrize(("model", "strategy", "devices", "options"), CASES, ids=str)
 @pytest.mark.thinned
 def test_stages_of_one_device_that_share_weights_train_as_one_process(model, strategy, devices, options):
-    """Losses and weights; a legal program; and the weights that stages share stay the same to the bit."""
+    """Stages of one device that share weights train as one process.
+
+    The program is legal, and losses and weights match. The copies of shared weights stay bit-identical.
+    """
     dtype = torch.float32 if "bfloat16" in model else torch.float64
     graph = captured(model, "adam", dtype)
     plan = plan_of(graph, strategy, devices, options)
@@ -78,7 +87,10 @@ def test_stages_of_one_device_that_share_weights_train_as_one_process(model, str
 
 
 def same_copies(result: Result) -> None:
-    """What several stages have of a weight is the same, on all devices, and so is their optimizer state."""
+    """Assert that all copies of a weight are equal on all devices.
+
+    The same holds for their optimizer state.
+    """
     seen: dict[str, torch.Tensor] = {}
     twice = set()
     for device in result.devices.values():

@@ -1,4 +1,6 @@
-"""Real workers of tensor-parallel plans: members of groups as forks of one process, which has captured the model.
+"""Real workers of tensor-parallel plans.
+
+Members of groups are forks of one process, which has captured the model.
 
 `run_cases` runs some of them one after the other.
 """
@@ -151,7 +153,10 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
 
 
 def be_killed(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
-    """Train until the last member of the last group dies; the others note what ends them and when."""
+    """Train until the last member of the last group is killed.
+
+    The other members record their error and its time.
+    """
     chosen, member = RUNS[KILLED[name]], rank % WIDTH
     plan = chosen.plan()
     program = plan.compile(graphs[member])

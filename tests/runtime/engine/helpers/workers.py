@@ -1,4 +1,7 @@
-"""Real workers for the tests of the distributed engine: processes that meet in a folder and leave their results there."""
+"""Real workers for the tests of the distributed engine.
+
+The processes meet in a folder and write their results there.
+"""
 
 import copy
 import json
@@ -114,7 +117,10 @@ def join(folder: Path, rank: int, workers: int) -> None:
 
 
 def run_cases(folder: Path, rank: int, workers: int) -> None:
-    """Run the cases of this number of workers that `cases.json` lists; results are files of tensors and JSON."""
+    """Run the cases that `cases.json` lists for this number of workers.
+
+    Results are files of tensors and JSON.
+    """
     join(folder, rank, workers)
     for number in json.loads((folder / "cases.json").read_text()):
         case, model, optimizer, repeats, end = RUNS[workers][number]
@@ -170,7 +176,10 @@ FSDP_STEPS = 6
 
 
 def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
-    """The same GPT by our engine and by PyTorch's `fully_shard`: the losses of this worker's microbatches."""
+    """Run the same GPT by our engine and by PyTorch's `fully_shard`.
+
+    The results are the losses of this worker's microbatches.
+    """
     join(folder, rank, workers)
     graph = captured("gpt plain untied", "adam")
     found: list[list[tuple[int, float, float]]] = []

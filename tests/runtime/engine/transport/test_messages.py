@@ -38,7 +38,10 @@ def test_pack_and_unpack_are_inverses(specs):
     st.integers(2, 8),
 )
 def test_slices_are_the_message(specs, slices):
-    """One after the other in the memory of the whole, none empty; a message without a byte for each is not cut."""
+    """Slices are successive parts of the message's memory.
+
+    No slice is empty. A message with fewer bytes than slices is not cut.
+    """
     layout = BorderLayout.of([(tuple(shape), (), dtype) for shape, dtype in specs], slices)
     tensors = [filled(tuple(shape), dtype, k) for k, (shape, dtype) in enumerate(specs)]
     message = layout.pack(tensors).reshape(-1).view(torch.uint8)
@@ -68,7 +71,10 @@ def test_what_is_sent_is_contiguous(stride):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_transposed_tensor_arrives_as_it_was(count):
-    """It is sent without a copy, and its twin lies in memory as it does, so that no stage has to lay it out again."""
+    """A transposed tensor is sent without a copy and arrives with its strides.
+
+    The receiving stage does not have to copy it into another layout.
+    """
     tensor = torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1)
     layout = BorderLayout.of([(tuple(tensor.shape), tensor.stride(), tensor.dtype)] * count)
     message = layout.pack([tensor] * count)
@@ -86,7 +92,10 @@ def test_another_shape_or_type_is_our_bug(wrong):
 
 
 def test_layouts_are_the_same_on_both_sides():
-    """Sender and receiver find the same layout for a value, ragged microbatches included."""
+    """Layouts are the same on both sides.
+
+    This includes ragged microbatches.
+    """
     graph = captured("inception")
     plan = Case("flush", (1, 1, 1), batch_size=7).plan(graph)
     program = plan.compile(graph)

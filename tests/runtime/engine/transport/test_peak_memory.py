@@ -62,14 +62,20 @@ def job(precision: str | None = None) -> Job:
 
 
 def late(work: dist.Work) -> None:
-    """A transfer is over; a thread other than compute's comes to say so a good while later, as on a busy machine."""
+    """Finish a transfer, then delay any thread other than compute's.
+
+    This imitates a busy machine.
+    """
     process_groups.finish(work)
     if threading.current_thread() is not threading.main_thread():
         time.sleep(LATE_S)
 
 
 def stalled(roots: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
-    """A backward whose thread gets no core for a while when it has begun, so that the other wave's goes on alone."""
+    """Delay a backward after its start, so that the other wave's continues.
+
+    This imitates a thread that gets no core.
+    """
     handle = roots[0].node.register_hook(lambda *_: time.sleep(STALLED_S))
     backward(roots, gradients)
     handle.remove()
@@ -128,9 +134,10 @@ def predicted() -> tuple[Bytes, Bytes]:
 def measured(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, predicted: tuple[Bytes, Bytes]
 ) -> dict[tuple[int, int], int]:
-    """Bytes by case and device, on a machine as it is and on one whose threads come late.
+    """Measured bytes by case and device, on a normal and on a busy machine.
 
-    Other work may make threads late on any machine: what is more than predicted is measured again, twice at most."""
+    Other work may make threads late on any machine: what is more than predicted is measured again, twice at most.
+    """
     numbers, found = {number for (number,) in asked(request, "number")}, dict[tuple[int, int], int]()
     for _ in range(1 if request.param == "busy" else 3):
         found |= peaks_of(tmp_path_factory.mktemp("peaks"), numbers, request.param)
@@ -153,9 +160,12 @@ def peaks_of(folder: Path, numbers: Iterable[int], busy: str) -> dict[tuple[int,
 def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:
-    """On each of two workers what is predicted is at least what was measured, and at most 5 % more; what is proven is so
-    even where threads come late. Of two waves both are one number, up to 30 % more: nothing orders a forward beside the other wave's
-    backward, and where one backward's thread stands still when it has begun there is as much, to 10 %."""
+    """Peak memory is predicted and never underestimated.
+
+    On each of two workers, the prediction is at least the measurement and at most 5% more. The proven peak also holds
+    if threads are late. For two waves, both are one number, up to 30% more, because nothing orders a forward against
+    the other wave's backward. If a backward is delayed after its start, the measurement is within 10% of it.
+    """
     likely, proven = predicted
     case, busy = RUNS[number][1], "busy" in request.node.callspec.id
     for device in range(2):
@@ -169,6 +179,9 @@ def test_peak_memory_is_predicted_and_never_under(
 
 @pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
 def test_peak_memory_of_short_segments(number: int, measured: dict[tuple[int, int], int]) -> None:
-    """A checkpoint at every step makes segments of one period: the optimizer's state of the second is not missed."""
+    """Peak memory of short segments includes the optimizer state.
+
+    A checkpoint at every step gives segments of one period.
+    """
     for device in range(2):
         assert measured[number + CUT_FROM, device] == pytest.approx(measured[number, device], rel=0.01)

@@ -1,4 +1,7 @@
-"""Messages through shared memory: what is sent arrives, in order; buffers wait for their last tensor; ends are noticed."""
+"""Messages through shared memory.
+
+Messages arrive in order, buffers wait for their last tensor, and closed connections are noticed.
+"""
 
 import socket
 import threading
@@ -48,7 +51,10 @@ def test_a_send_is_over_at_once_where_the_receive_is_posted(mail):
 
 
 def test_a_send_waits_for_its_receive(mail):
-    """It is not over before, whoever waits; the message may be shorter than the buffer."""
+    """A send waits for its receive.
+
+    This also holds if another thread waits. The message may be shorter than the buffer.
+    """
     outbox, inbox = mail
     work = outbox.send(message(1, 100))
     assert work is not None
@@ -77,7 +83,11 @@ def test_a_later_send_does_not_overtake_one_that_waits(mail):
 
 
 def test_whoever_waits_for_a_later_message_waits_for_that_one(mail):
-    """Compute takes some messages before others that were posted earlier: an earlier one that has come is not the later one."""
+    """A wait for a later message waits for that message.
+
+    Compute takes some messages before others that were posted earlier. The arrival of an earlier message does not end
+    the wait.
+    """
     outbox, inbox = mail
     limit(inbox)
     (_, first), (buffer, second) = inbox.post(16), inbox.post(16)
@@ -91,7 +101,10 @@ def test_whoever_waits_for_a_later_message_waits_for_that_one(mail):
 
 
 def test_a_buffer_is_posted_again_when_its_last_tensor_is_gone(mail):
-    """Views keep it, in whatever type; afterwards no memory is made for the next message of its size."""
+    """A buffer is posted again after its last tensor is gone.
+
+    Views of any type keep it. Afterwards the next message of the same size needs no new memory.
+    """
     outbox, inbox = mail
     buffer, _ = inbox.post(64)
     outbox.send(message(1, 64))
@@ -113,7 +126,10 @@ def test_a_buffer_is_posted_again_when_its_last_tensor_is_gone(mail):
     kept=st.integers(0, 3),
 )
 def test_whatever_the_order_every_message_arrives(sizes, orders, kept):
-    """Sends and receives that are begun in any order meet one by one; what was received stays as it is while it is held."""
+    """Every message arrives, for any order of sends and receives.
+
+    A received message stays unchanged while it is held.
+    """
     outbox, inbox = connected()
     held: list[tuple[int, Tensor]] = []
     works, posts, sent, posted = [], [], 0, 0

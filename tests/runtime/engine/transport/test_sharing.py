@@ -1,4 +1,7 @@
-"""What workers whose replicas share the step bring into collectives, against the program's bytes and the simulator's."""
+"""Bytes in collectives of replicas that share the optimizer step.
+
+They are compared with the program's bytes and the simulator's bytes.
+"""
 
 import json
 from functools import cache
@@ -42,7 +45,10 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int
 
 @pytest.mark.parametrize("number", range(len(SHARING)), ids=[str(case) for case, _ in SHARING])
 def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int) -> None:
-    """Every worker brings into each kind of collective what its instructions carry by the cost model, and gaps."""
+    """The bytes in collectives are those of the program.
+
+    For each kind of collective, a worker contributes the bytes of its instructions by the cost model, and gaps.
+    """
     (case, repeats), graph = SHARING[number], captured("gpt untied", "adam")
     plan, profile = case.plan(graph), measured()
     program, cuts = plan.compile(graph), plan.cuts(profile)
@@ -64,7 +70,10 @@ def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int
 
 @pytest.mark.slow
 def test_losses_are_those_of_fsdp(tmp_path: Path) -> None:
-    """On the same GPT, with the same optimizer and batches, PyTorch's `fully_shard` has the same loss for every microbatch."""
+    """Losses equal those of PyTorch's `fully_shard`.
+
+    This holds for every microbatch of the same GPT, with the same optimizer and batches.
+    """
     processes = start("beside_fsdp", tmp_path, WORKERS)
     assert [process.wait(timeout=HUNG_S) for process in processes] == [0] * WORKERS
     for rank in range(WORKERS):
@@ -77,7 +86,10 @@ def test_losses_are_those_of_fsdp(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scattering_and_gathering_sends_what_summing_sends(carried: list[list[dict[str, int]]]) -> None:
-    """Half as often round the ring each; so the simulator says, and so many bytes went into them."""
+    """Reduce-scatter and all-gather send as much as an all-reduce.
+
+    Each of them sends half. The simulator predicts the same, and the collectives carry these bytes.
+    """
     shared, plain, gathered = (carried[number][0] for number in range(len(SHARING)))
     assert plain.keys() == {Kind.ALL_REDUCE}
     assert shared.keys() == {Kind.REDUCE_SCATTER, Kind.ALL_GATHER}

@@ -1,4 +1,7 @@
-"""What members of a tensor-parallel group exchange: the same over memory as over gloo, of any size, and the same bits on all."""
+"""Exchanges of members of a tensor-parallel group.
+
+Shared memory gives the same results as gloo, for any size, and all members have the same bits.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
