@@ -85,11 +85,11 @@ class Bench:
 
     def _run(self, strategy: str, runs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> SimulationResult:
         """A plan of runs of layers on devices, played."""
-        situation = SearchSpace(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
+        space = SearchSpace(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
         names = [layer.name for layer in self.profile.layers]
         stages = []
         for layers, devices in runs:
-            buckets = cut(situation, layers, devices).buckets
+            buckets = cut(space, layers, devices).buckets
             own = tuple(tuple(names[i] for i in bucket) for bucket in buckets)
             stages.append(PlanStage(tuple(names[i] for i in layers), devices, buckets=own))
         size = self.batch // lcm(*(len(devices) for _, devices in runs))

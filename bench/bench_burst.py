@@ -223,15 +223,14 @@ def simulated(models: list[str]) -> None:
         if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
             continue
         plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], BurstLimits(limit_of(row)))
-        situation = SearchSpace(profile(row["model"]), cluster(8), row["batch"])
+        space = SearchSpace(profile(row["model"]), cluster(8), row["batch"])
         microbatches = lcm(*(len(run.devices) for run in plan.runs))
         stages = tuple(
-            replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices))
-            for run in plan.runs
+            replace(cut(space, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
         )
         choice = Candidate(stages, row["batch"] // microbatches, microbatches)
-        took_s = predict_choice(situation, "burst_parallel", choice).iteration_s
-        used_s = sum(active_s(trace_of_choice(situation, "burst_parallel", choice)).values())
+        took_s = predict_choice(space, "burst_parallel", choice).iteration_s
+        used_s = sum(active_s(trace_of_choice(space, "burst_parallel", choice)).values())
         spent = f"{plan.amplification:.3f} {used_s * plan.amplification / plan.gpu_s:.3f}"
         parts = (plan.iteration_s, sum(layer.sync_s for layer in plan.layers), took_s)
         figures = "".join(f"{part * 1e3:>9.2f} ms" for part in parts)

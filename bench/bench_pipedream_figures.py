@@ -36,9 +36,9 @@ def everywhere(profile: ModelProfile, cluster: Cluster) -> Stages:
 def run(profile: ModelProfile, size: int, stages: Stages, strategy: str, **options: int) -> tuple[float, list[float]]:
     """Samples a second, and peak bytes of the first device of every stage, with minibatches of so many samples."""
     batch = size * len(stages[0][1]) if strategy == "data_parallel" else size
-    situation = SearchSpace(profile, A, batch, (size,))
-    stage_cuts = tuple(cut(situation, layers, devices) for layers, devices in stages)
-    found = predict_choice(situation, strategy, Candidate(stage_cuts, size, batch // size, dict(options)))
+    space = SearchSpace(profile, A, batch, (size,))
+    stage_cuts = tuple(cut(space, layers, devices) for layers, devices in stages)
+    found = predict_choice(space, strategy, Candidate(stage_cuts, size, batch // size, dict(options)))
     return found.samples_per_s, [found.peak_memory_bytes[devices[0]] for _, devices in stages]
 
 

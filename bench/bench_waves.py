@@ -43,14 +43,14 @@ def profile() -> ModelProfile:
 def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple[str, Plan]]:
     """Every plan with its name; partitions are balanced by measured cost (section 4.2: evenly)."""
     count = cluster.devices
-    situation = SearchSpace(found, cluster, count * samples, (samples,))
+    space = SearchSpace(found, cluster, count * samples, (samples,))
     parts = list(runs(Balancer(found, samples).cuts(count)[count - 1]))
     everything = tuple(range(count))
 
     def plan(strategy: str, waves: int, shard: str = "none", size: int = samples) -> Plan:
         devices = [tuple((r + s) % count for r in range(waves)) for s in range(count)]
-        stages = tuple(replace(cut(situation, own, at), shard=shard) for own, at in zip(parts, devices, strict=True))
-        return make_plan(situation, strategy, Candidate(stages, size, count * samples // size))
+        stages = tuple(replace(cut(space, own, at), shard=shard) for own, at in zip(parts, devices, strict=True))
+        return make_plan(space, strategy, Candidate(stages, size, count * samples // size))
 
     yield "model_parallel", plan("model_parallel", 1)
     yield "gpipe", plan("gpipe", 1)
@@ -65,10 +65,10 @@ def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple
     budget = 0.5 * max(predict(whole, found)[1].peak_memory_bytes.values())
     halved = replace(whole, swap=Swapping("next_use", budget, prefetch=2))
     yield f"waves, {count}, swapped into half", completed(halved, found)
-    alone = cut(situation, range(len(found.layers)), everything)
-    yield "data_parallel", make_plan(situation, "data_parallel", Candidate((alone,), samples, count))
-    units = tuple(replace(cut(situation, own, everything), shard="full") for own in parts)
-    yield "fully_sharded", make_plan(situation, "fully_sharded", Candidate(units, samples, count))
+    alone = cut(space, range(len(found.layers)), everything)
+    yield "data_parallel", make_plan(space, "data_parallel", Candidate((alone,), samples, count))
+    units = tuple(replace(cut(space, own, everything), shard="full") for own in parts)
+    yield "fully_sharded", make_plan(space, "fully_sharded", Candidate(units, samples, count))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ Every module in `schedules` has a `STRATEGY` (base/strategy.py, `Strategy`) with
     supports(stages, microbatches, options)     -> None, or the reason for a refusal
     in_flight(stages, microbatches, options)    -> microbatches between forward and backward on a replica, by stage
     compile(stages, microbatches, options)      -> Program
-    choices(situation)                          -> candidates for the planner
+    choices(space)                              -> candidates for the planner
 
 A strategy knows no runtime engine. It knows seconds and bytes only from the search space for which it proposes
 candidates.

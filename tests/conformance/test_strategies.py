@@ -222,9 +222,9 @@ def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
         assert (sizes is not None) == member.steady
         if sizes is None:
             continue
-        situation = SearchSpace(profile, cluster, batch)
-        whole = predict_choice(situation, name, choice, most_forwards=10**9)
-        told = predict_choice(situation, name, choice, most_forwards=0)
+        space = SearchSpace(profile, cluster, batch)
+        whole = predict_choice(space, name, choice, most_forwards=10**9)
+        told = predict_choice(space, name, choice, most_forwards=0)
         assert told.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6), choice
         assert told.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes), choice
 
@@ -281,9 +281,9 @@ def test_a_members_choices_can_be_compiled(name: str) -> None:
     """What a member offers to the planner is legal, or refused with a reason; something is legal."""
     profile = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
     cluster = Cluster("four", (Level("server", 4, 1e9),), device_type="cpu-core")
-    situation = SearchSpace(profile, cluster, batch_size=4)
+    space = SearchSpace(profile, cluster, batch_size=4)
     legal = 0
-    for choice in islice(strategy(name).choices(situation), 40):
+    for choice in islice(strategy(name).choices(space), 40):
         program = compiled(name, stage_shapes(profile, choice.stages), choice.microbatches, choice.options)
         if program is not None:
             assert check(program) == ()

@@ -177,9 +177,9 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
-    situation = SearchSpace(profile_of_group(plan, profile), cluster, plan.batch_size)
+    space = SearchSpace(profile_of_group(plan, profile), cluster, plan.batch_size)
     choice = Candidate(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
-    most = proven_peaks(situation, plan.strategy, choice)
+    most = proven_peaks(space, plan.strategy, choice)
     return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())
 
 

@@ -25,10 +25,10 @@ def least_used_s(plan: Plan, profile: ModelProfile) -> float:
         InputError: the plan does not fit the profile.
         RefusedError: its strategy does not support it.
     """
-    situation, choice = _freed(plan, profile)
+    space, choice = _freed(plan, profile)
     if yields_idle(plan.strategy):
-        return plan.tensor * sum(active_s(trace_of_choice(situation, plan.strategy, choice)).values())
-    return held_s(plan.stages, predict_choice(situation, plan.strategy, choice).iteration_s, plan.tensor)
+        return plan.tensor * sum(active_s(trace_of_choice(space, plan.strategy, choice)).values())
+    return held_s(plan.stages, predict_choice(space, plan.strategy, choice).iteration_s, plan.tensor)
 
 
 def _freed(plan: Plan, profile: ModelProfile) -> tuple[SearchSpace, Candidate]:
@@ -38,8 +38,8 @@ def _freed(plan: Plan, profile: ModelProfile) -> tuple[SearchSpace, Candidate]:
     layers = tuple(layer if i in last else replace(layer, gradients_bytes=0.0) for i, layer in enumerate(whole.layers))
     stages = tuple(replace(cut, threads=()) for cut in cuts)
     freed = replace(cluster, levels=tuple(map(_quickest, cluster.levels)))
-    situation = SearchSpace(replace(whole, layers=layers), freed, plan.batch_size)
-    return situation, Candidate(stages, plan.microbatch_size, plan.microbatches, plan.options)
+    space = SearchSpace(replace(whole, layers=layers), freed, plan.batch_size)
+    return space, Candidate(stages, plan.microbatch_size, plan.microbatches, plan.options)
 
 
 def _quickest(level: Level) -> Level:

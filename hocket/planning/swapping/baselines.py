@@ -41,7 +41,7 @@ MOST_FORWARDS = 2048  # in one iteration
 
 
 def plans_with_virtual_memory(
-    situation: SearchSpace,
+    space: SearchSpace,
     names: Sequence[str],
     policy: str,
     profile_path: str = "",
@@ -54,20 +54,20 @@ def plans_with_virtual_memory(
         progress: called with (done, total, what).
     """
     found = Packs()
-    if not has_hosts(situation):
+    if not has_hosts(space):
         found.refused += [Refused(name, "", NO_HOST, swaps=True) for name in names]
         return found
     for k, name in enumerate(names):
         at = partial(progress, k, len(names)) if progress else None
         try:
-            _try(situation, name, policy, profile_path, found, at)
+            _try(space, name, policy, profile_path, found, at)
         except Exception as error:
             found.refused.append(failed(name, "", error, swaps=True))
     return found
 
 
 def _try(
-    situation: SearchSpace,
+    space: SearchSpace,
     name: str,
     policy: str,
     profile_path: str,
@@ -77,27 +77,27 @@ def _try(
     """Try one strategy."""
     at = progress or (lambda what: None)
     at(f"choices of {name}")
-    for choice in _choices(situation, name, found):
-        plan = make_plan(situation, name, choice, profile_path)
-        words = f"{config(plan.shapes(situation.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
+    for choice in _choices(space, name, found):
+        plan = make_plan(space, name, choice, profile_path)
+        words = f"{config(plan.shapes(space.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
         at(f"{name} {words}")
-        tried(situation, plan, words, found, policy)
-    for choice in _packed(situation, name):
-        plan = make_plan(situation, "harmony", choice, profile_path)
+        tried(space, plan, words, found, policy)
+    for choice in _packed(space, name):
+        plan = make_plan(space, "harmony", choice, profile_path)
         words = f"in the order of {name}, {len(plan.stages)} packs swap {policy}"
         at(words)
-        tried(situation, plan, words, found, policy)
+        tried(space, plan, words, found, policy)
 
 
-def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]:
+def _choices(space: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]:
     """Yield a strategy's fastest candidates, and those with the least memory."""
-    bounds, own = Bounds(situation), strategy(name)
+    bounds, own = Bounds(space), strategy(name)
     ranked: list[tuple[float, float, int, Candidate]] = []
-    for first in own.choices(situation):
+    for first in own.choices(space):
         for choice in (first, *first.thriftier):
             shapes = bounds.shapes(choice)
             widths = (len(stage.devices) for stage in choice.stages)
-            count = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths).count
+            count = microbatches_of(name, space.batch_size, choice.microbatch_size, widths).count
             options = complete(name, choice.options)
             reason = refusal(name, shapes, count, options)
             if reason is None:
@@ -114,23 +114,23 @@ def _choices(situation: SearchSpace, name: str, found: Packs) -> Iterator[Candid
         yield choice
 
 
-def _packed(situation: SearchSpace, name: str) -> Iterator[Candidate]:
+def _packed(space: SearchSpace, name: str) -> Iterator[Candidate]:
     """Yield candidates in finer stages.
 
     A microbatch passes through all packs of a device in turn; steps come last.
     """
     if name not in PACKED:
         return
-    mode, devices = PACKED[name], situation.cluster.devices
+    mode, devices = PACKED[name], space.cluster.devices
     options = {"mode": mode, "grouping": False, "just_in_time": False}
-    for size in situation.sizes:
-        microbatches = ceil(situation.batch_size / size)
-        own = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), PACKS))
+    for size in space.sizes:
+        microbatches = ceil(space.batch_size / size)
+        own = Balancer(space.profile, size).cuts(min(len(space.profile.layers), PACKS))
         if (mode == "data" and microbatches < devices) or microbatches * len(own) > MOST_FORWARDS:
             continue
         everywhere = tuple(range(devices))
         stages = tuple(
-            cut(situation, layers, everywhere if mode == "data" else (k * devices // len(own),))
+            cut(space, layers, everywhere if mode == "data" else (k * devices // len(own),))
             for k, layers in enumerate(runs(own[-1]))
         )
         yield Candidate(stages, size, microbatches, options)

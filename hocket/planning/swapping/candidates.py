@@ -51,9 +51,9 @@ class Packs:
     considered: int = 0
 
 
-def has_hosts(situation: SearchSpace) -> bool:
+def has_hosts(space: SearchSpace) -> bool:
     """True if the host memory of every device's server is known."""
-    return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
+    return all(space.cluster.host_bytes(device) for device in range(space.cluster.devices))
 
 
 def within(found: Packs, tolerance: Tolerance | None) -> Packs:
@@ -86,9 +86,7 @@ def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
 
-def tried(
-    situation: SearchSpace, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0
-) -> list[Evaluated]:
+def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Evaluated]:
     """Evaluate a plan with swaps.
 
     Arguments:
@@ -102,7 +100,7 @@ def tried(
         the candidate in a list; an empty list if the plan is refused.
     """
     found.considered += 1
-    cluster, profile, strategy = situation.cluster, situation.profile, plan.strategy
+    cluster, profile, strategy = space.cluster, space.profile, plan.strategy
     try:
         plan = completed(
             replace(plan, predicted=None, swap=Swapping(policy, room_of(plan, cluster), prefetch=ahead)), profile

@@ -31,7 +31,7 @@ def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
     return ordered[:1] if finest is None or finest is ordered[0] else [ordered[0], finest]
 
 
-def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
+def improve(space: SearchSpace, first: Evaluated, found: Packs) -> None:
     """Refine a candidate: keep stashes instead of recomputing, then prefetch.
 
     Each refinement is kept if it is faster. A stash that is kept is swapped if there is no room for it, which may
@@ -44,7 +44,7 @@ def improve(situation: SearchSpace, first: Evaluated, found: Packs) -> None:
         keeps = f" {'all' if count == stages else count} kept" if count else ""
         words = f"{first.config}{keeps}{f' ahead {ahead}' if ahead else ''}"
         known = Packs()
-        tried(situation, _keeping(first.plan, count), words, known, POLICY, ahead)
+        tried(space, _keeping(first.plan, count), words, known, POLICY, ahead)
         found.considered += known.considered
         found.refused += known.refused
         return next(iter(known.candidates), None)

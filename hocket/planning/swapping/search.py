@@ -38,7 +38,7 @@ MOST_FORWARDS = 2048  # in one iteration
 
 
 def plans_of_packs(
-    situation: SearchSpace,
+    space: SearchSpace,
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
     others_s: float = inf,
@@ -52,7 +52,7 @@ def plans_of_packs(
         limited: True if amplification is limited; then smaller sets of devices are tried as well.
     """
     found, others = Packs(), others_s < inf
-    stands = list(places(situation.profile, situation.cluster, limited))
+    stands = list(places(space.profile, space.cluster, limited))
     if not stands:
         if not others:
             found.refused.append(Refused(SWAPPING, "", NO_HOST, swaps=True))
@@ -62,7 +62,7 @@ def plans_of_packs(
     offered = list[_Offer]()
     for place in stands:
         try:
-            offered += list(_offered(situation, place, 1 if others else EACH, found))
+            offered += list(_offered(space, place, 1 if others else EACH, found))
         except Exception as error:
             found.refused.append(failed(SWAPPING, place.words.strip(), error, swaps=True))
     plain, known = list[tuple[DeviceSet, Evaluated]](), set[str]()
@@ -74,22 +74,22 @@ def plans_of_packs(
                 continue
             known.add(offer.words)
             try:
-                plan = _plan(situation, offer, profile_path)
+                plan = _plan(space, offer, profile_path)
             except Exception as error:
                 found.refused.append(failed(SWAPPING, offer.words, error, swaps=True))
                 continue
-            plain.extend((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
+            plain.extend((offer.place, one) for one in tried(space, plan, offer.config, found, POLICY))
 
     look_at(offered)
     if not plain and not others:  # the plans with the smallest need of memory, however slow
-        look_at([one for place in stands for one in _finest_offers(situation, place)])
+        look_at([one for place in stands for one in _finest_offers(space, place)])
     if not plain and not found.refused:  # too large for the largest devices, so for all
         widest = max(stands, key=lambda place: place.server.memory_bytes)
-        found.refused.append(Refused(SWAPPING, widest.words.strip(), _nothing(situation, widest), swaps=True))
+        found.refused.append(Refused(SWAPPING, widest.words.strip(), _nothing(space, widest), swaps=True))
     last = [one for one in _finalists(plain, limited) if one.iteration_s < REACH * others_s]
     for k, one in enumerate(last, len(offered)):
         at(k, len(offered) + len(last), f"swapping, {one.config}: stashes kept, values ahead")
-        improve(situation, one, found)
+        improve(space, one, found)
     return found
 
 
@@ -125,7 +125,7 @@ class _Offer:
         return f"{self.config} b{self.one.backward.size}"
 
 
-def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) -> Iterator[_Offer]:
+def _offered(space: SearchSpace, place: DeviceSet, most: int, found: Packs) -> Iterator[_Offer]:
     layers, server, seen = place.layers, place.server, set[tuple[Mode, Tasks, Tasks]]()
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
@@ -133,7 +133,7 @@ def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) 
         for room in ROOMS:
             roomy = replace(server, memory_bytes=room * server.memory_bytes)
             try:
-                plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
+                plans = equal_plans(layers, roomy, space.batch_size, mode, space.sizes)
             except InputError as error:
                 found.refused.append(
                     Refused(
@@ -146,7 +146,7 @@ def _offered(situation: SearchSpace, place: DeviceSet, most: int, found: Packs) 
                 break
             tried = _few(plans, most)
             if mode is Mode.DATA:  # and the fastest with larger forward packs
-                plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
+                plans = equal_plans(layers, roomy, space.batch_size, mode, space.sizes, nested=True)
                 tried += _few([p for p in plans if _forward(p)], 1)[:1]
             for one in tried:
                 if (mode, one.forward, one.backward) not in seen:
@@ -180,31 +180,31 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _plan(situation: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
+def _plan(space: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
     """A plan with recomputation in all packs, without its swaps."""
     one = offer.one
     stages = tuple(
-        cut(situation, range(*pack), devices, recompute=True)
+        cut(space, range(*pack), devices, recompute=True)
         for pack, devices in zip(one.backward.packs, offer.stands, strict=True)
     )
     options: dict[str, Any] = {"mode": str(one.mode)}
-    if situation.profile.needs_norm:
+    if space.profile.needs_norm:
         options["just_in_time"] = False
     if _forward(one):
         options["forward"] = list(_forward(one))
     size = one.backward.size
-    return make_plan(situation, SWAPPING, Candidate(stages, size, situation.batch_size // size, options), profile_path)
+    return make_plan(space, SWAPPING, Candidate(stages, size, space.batch_size // size, options), profile_path)
 
 
-def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
+def _finest_offers(space: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
     """Yield offers with the smallest packs: pipeline mode first, then by estimate."""
     server = place.server
-    rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
+    rooms = ROOMS[-1:] if _too_large(space, place) else (ROOMS[-1], AMPLE)
     modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
     for room, mode in product(rooms, modes):
         roomy = replace(server, memory_bytes=room * server.memory_bytes)
         try:
-            plans = equal_plans(place.layers, roomy, situation.batch_size, mode, situation.sizes)
+            plans = equal_plans(place.layers, roomy, space.batch_size, mode, space.sizes)
         except InputError:
             continue
         short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
@@ -212,7 +212,7 @@ def _finest_offers(situation: SearchSpace, place: DeviceSet) -> Iterator[_Offer]
             yield _Offer(place, one, next(place.turns(mode, len(one.backward.packs))))
 
 
-def smallest_packs(situation: SearchSpace) -> Plan:
+def smallest_packs(space: SearchSpace) -> Plan:
     """Plan with the smallest packs that a program may have.
 
     Pipeline mode is preferred, because hosts then have one copy of the model.
@@ -220,14 +220,14 @@ def smallest_packs(situation: SearchSpace) -> Plan:
     Raises:
         RefusedError: not even these packs fit on the devices.
     """
-    place = DeviceSet(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
-    refused = _nothing(situation, place)
-    for offer in _finest_offers(situation, place):
-        plain = _plan(situation, offer, "")
-        swap = Swapping(POLICY, room_of(plain, situation.cluster))
-        plan = completed(replace(plain, swap=swap), situation.profile)
+    place = DeviceSet(space.profile, space.cluster, tuple(range(space.cluster.devices)))
+    refused = _nothing(space, place)
+    for offer in _finest_offers(space, place):
+        plain = _plan(space, offer, "")
+        swap = Swapping(POLICY, room_of(plain, space.cluster))
+        plan = completed(replace(plain, swap=swap), space.profile)
         try:
-            plan.compile(situation.profile)
+            plan.compile(space.profile)
         except RefusedError as error:
             refused = error.found
             continue
@@ -235,16 +235,16 @@ def smallest_packs(situation: SearchSpace) -> Plan:
     raise RefusedError("swap", refused)
 
 
-def _nothing(situation: SearchSpace, place: DeviceSet) -> str:
+def _nothing(space: SearchSpace, place: DeviceSet) -> str:
     """Reason why the tuner offers no plan: the largest layer, or the batch size."""
-    return _too_large(situation, place) or f"no size of microbatches divides a batch of {situation.batch_size}"
+    return _too_large(space, place) or f"no size of microbatches divides a batch of {space.batch_size}"
 
 
-def _too_large(situation: SearchSpace, place: DeviceSet) -> str:
+def _too_large(space: SearchSpace, place: DeviceSet) -> str:
     """Sentence about a layer that alone exceeds device memory; otherwise empty."""
     held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:
         return ""
     hint = "a linear layer can be cut with subtask_bytes in its job (docs/how-to/model-does-not-fit.md)"
-    return f"layer {situation.profile.layers[k].name} alone needs {show_bytes(float(held[k]))} of {show_bytes(has)}; {hint}"
+    return f"layer {space.profile.layers[k].name} alone needs {show_bytes(float(held[k]))} of {show_bytes(has)}; {hint}"

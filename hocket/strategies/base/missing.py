@@ -7,28 +7,28 @@ from hocket.strategies.base.search_space import MAX_MICROBATCHES, SearchSpace
 from hocket.util.units import show_count
 
 
-def pipeline(situation: SearchSpace, layers: int = 2) -> str:
+def pipeline(space: SearchSpace, layers: int = 2) -> str:
     """Missing condition of a pipeline: two devices and `layers` layers; empty if met."""
-    if situation.cluster.devices < 2:
+    if space.cluster.devices < 2:
         return "two or more devices are needed"
-    there = len(situation.profile.layers)
+    there = len(space.profile.layers)
     return f"the model has {show_count(there, 'layer')}; {layers} or more are needed" if there < layers else ""
 
 
-def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
+def microbatches(space: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
     """Say that the number of microbatches does not fit, with the next batch that does.
 
     Arguments:
         takes: condition of the strategy, in words.
         enough: True if a number of microbatches meets the condition.
     """
-    batch = situation.batch_size
-    first, *others = ((size, ceil(batch / size)) for size in reversed(situation.sizes))
+    batch = space.batch_size
+    first, *others = ((size, ceil(batch / size)) for size in reversed(space.sizes))
     now = f"a batch is {show_count(first[1], 'microbatch')} of {show_count(first[0], 'sample')}"
     now += "".join(f", or {count} of {size}" for size, count in others)
     larger = [
         (size * count, count, size)
-        for size in situation.microbatch_sizes or situation.profile.microbatch_sizes
+        for size in space.microbatch_sizes or space.profile.microbatch_sizes
         if (count := next((n for n in range(ceil(batch / size), MAX_MICROBATCHES + 1) if enough(n)), 0))
     ]
     step = "use other microbatch sizes (hocket profile -b)"
@@ -38,6 +38,6 @@ def microbatches(situation: SearchSpace, takes: str, enough: Callable[[int], boo
     return f"{now}; {takes}; {step}"
 
 
-def even(situation: SearchSpace, takes: str) -> str:
+def even(space: SearchSpace, takes: str) -> str:
     """Say that a batch cannot be divided evenly; an even number of microbatches can."""
-    return microbatches(situation, takes, lambda count: count % 2 == 0)
+    return microbatches(space, takes, lambda count: count % 2 == 0)

@@ -113,36 +113,34 @@ class Candidate:
 
 
 def cut(
-    situation: SearchSpace, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
+    space: SearchSpace, layers: range | tuple[int, ...], devices: tuple[int, ...], recompute: bool = False
 ) -> StageCut:
     """Build a stage with its gradient buckets.
 
     A stage without replicas has one bucket. Otherwise buckets close at the search space's bucket size.
     """
     layers = tuple(layers)
-    buckets = situation.bucketed(layers) if len(devices) > 1 else ()
-    return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
+    buckets = space.bucketed(layers) if len(devices) > 1 else ()
+    return StageCut(layers, devices, recompute, buckets, shard=space.shard or "none")
 
 
-def units(situation: SearchSpace) -> Iterator[Candidate]:
+def units(space: SearchSpace) -> Iterator[Candidate]:
     """Yield FSDP candidates: 1, 2, 4, ... units of equal cost on 2 to all devices.
 
     With full sharding, the weights of a unit are whole only during its computation.
     """
-    for size in situation.sizes if situation.shard != "none" else ():
-        microbatches = ceil(situation.batch_size / size)
-        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), _MOST_UNITS))
-        for width in _widths(situation.cluster.devices):
+    for size in space.sizes if space.shard != "none" else ():
+        microbatches = ceil(space.batch_size / size)
+        found = Balancer(space.profile, size).cuts(min(len(space.profile.layers), _MOST_UNITS))
+        for width in _widths(space.cluster.devices):
             if width < 2 or microbatches % width:
                 continue
             for count in (2**k for k in range(len(found).bit_length())):
-                if count <= len(found) and (
-                    count > 1 or situation.shard in (None, "full")
-                ):  # else it is data parallelism
+                if count <= len(found) and (count > 1 or space.shard in (None, "full")):  # else it is data parallelism
                     devices = tuple(range(width))
-                    own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
+                    own = (cut(space, layers, devices) for layers in runs(found[count - 1]))
                     plain = Candidate(
-                        tuple(replace(one, shard=situation.shard or "full") for one in own), size, microbatches
+                        tuple(replace(one, shard=space.shard or "full") for one in own), size, microbatches
                     )
                     yield replace(plain, thriftier=(recomputing(plain),))
 
@@ -163,18 +161,18 @@ def shared(choice: Candidate) -> Candidate | None:
     return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
 
 
-def replicas(situation: SearchSpace) -> Iterator[Candidate]:
+def replicas(space: SearchSpace) -> Iterator[Candidate]:
     """Yield data-parallel candidates: one stage on 1 to all devices."""
-    everything = range(len(situation.profile.layers))
-    for size in situation.sizes:
-        microbatches = ceil(situation.batch_size / size)
-        for width in _widths(situation.cluster.devices):
+    everything = range(len(space.profile.layers))
+    for size in space.sizes:
+        microbatches = ceil(space.batch_size / size)
+        for width in _widths(space.cluster.devices):
             if width <= microbatches:
-                plain = Candidate((cut(situation, everything, tuple(range(width))),), size, microbatches)
+                plain = Candidate((cut(space, everything, tuple(range(width))),), size, microbatches)
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def pipelines(situation: SearchSpace, recompute: bool = False) -> Iterator[Candidate]:
+def pipelines(space: SearchSpace, recompute: bool = False) -> Iterator[Candidate]:
     """Yield pipelines of every depth p >= 2 and width d, balanced by measured cost.
 
     A pipeline uses p * d devices. The replicas of one stage are neighbours, so that their all-reduce stays on fast
@@ -184,29 +182,28 @@ def pipelines(situation: SearchSpace, recompute: bool = False) -> Iterator[Candi
     profile alone. The candidates therefore do not depend on the speed of links, and faster links never remove the
     best candidate.
     """
-    yield from situation.saving if recompute else situation.straight
+    yield from space.saving if recompute else space.straight
 
 
-def _straight(situation: SearchSpace) -> Iterator[Candidate]:
-    devices = situation.cluster.devices
-    for size in situation.sizes:
-        microbatches = ceil(situation.batch_size / size)
-        balancer = Balancer(situation.profile, size)
+def _straight(space: SearchSpace) -> Iterator[Candidate]:
+    devices = space.cluster.devices
+    for size in space.sizes:
+        microbatches = ceil(space.batch_size / size)
+        balancer = Balancer(space.profile, size)
         for width in _widths(devices // 2):
             if width > microbatches:
                 continue
-            for depth, offered in enumerate(_balanced(situation, balancer, devices // width, width), start=1):
+            for depth, offered in enumerate(_balanced(space, balancer, devices // width, width), start=1):
                 for ends in offered if depth > 1 else ():
                     stages = tuple(
-                        cut(situation, run, tuple(range(s * width, (s + 1) * width)))
-                        for s, run in enumerate(runs(ends))
+                        cut(space, run, tuple(range(s * width, (s + 1) * width))) for s, run in enumerate(runs(ends))
                     )
                     yield Candidate(stages, size, microbatches)
 
 
-def _balanced(situation: SearchSpace, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
+def _balanced(space: SearchSpace, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
     """Distinct cuts into 1, 2, ... stages of `width` devices each."""
-    level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
+    level = [space.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
     used = sorted(set(level))
     found: list[dict[Ends, None]] = []
     # An outer level is seldom faster than an inner level, so prices never fall from inner to outer levels. Equal
@@ -224,12 +221,12 @@ def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
         found[k].setdefault(ends)
 
 
-def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
+def interleavings(space: SearchSpace) -> Iterator[Candidate]:
     """Yield interleaved pipelines: depth p, width d, v = 2, 4, ... chunks a device."""
-    devices, layers = situation.cluster.devices, len(situation.profile.layers)
-    for size in situation.sizes:
-        microbatches = ceil(situation.batch_size / size)
-        balancer = Balancer(situation.profile, size)
+    devices, layers = space.cluster.devices, len(space.profile.layers)
+    for size in space.sizes:
+        microbatches = ceil(space.batch_size / size)
+        balancer = Balancer(space.profile, size)
         found: list[dict[Ends, None]] = []
         for price in balancer.prices:
             _collect(found, balancer.cuts(layers, [price] * (layers - 1)))
@@ -241,7 +238,7 @@ def interleavings(situation: SearchSpace) -> Iterator[Candidate]:
                 while depth * chunks <= len(found):
                     for ends in found[depth * chunks - 1]:
                         stages = tuple(
-                            cut(situation, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
+                            cut(space, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
                             for s, run in enumerate(runs(ends))
                         )
                         yield Candidate(stages, size, microbatches)
@@ -257,7 +254,7 @@ def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
     return sum(turns // stage.merged for stage in stages)
 
 
-def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
+def partitioned(space: SearchSpace) -> Iterator[Candidate]:
     """Yield plans of PipeDream's partitioner for each microbatch size.
 
     - Synchronisation cost: both readings of the paper.
@@ -273,10 +270,10 @@ def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
     from hocket.strategies.pipedream_partition.partition import partition
 
     readings: tuple[Sync, ...] = ("paper", "ring")
-    profile, cluster = situation.profile, situation.cluster
+    profile, cluster = space.profile, space.cluster
     capacity = MemoryRule(tuple(cluster.capacity_bytes(d) for d in range(cluster.devices)))
     seen = set()
-    for size in situation.sizes:
+    for size in space.sizes:
         places = cuts(profile, size)
         for sync, replicate, rule in product(readings, (True, False), (MemoryRule(), capacity)):
             most: int | None = None
@@ -286,7 +283,7 @@ def partitioned(situation: SearchSpace) -> Iterator[Candidate]:
                     found = partition(profile, cluster, size, options, places)
                 except RefusedError:
                     break  # no plan fits at this size; other sizes may fit
-                stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
+                stages = tuple(cut(space, layers, devices) for layers, devices in found.stages)
                 if (size, stages) not in seen:
                     seen.add((size, stages))
                     yield Candidate(stages, size, 1, {}, _throttled(stages, size))

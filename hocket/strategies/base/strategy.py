@@ -207,10 +207,10 @@ def yields_idle(name: str) -> bool:
     return strategy(name).yields_idle
 
 
-def missing(name: str, situation: Any) -> str:
+def missing(name: str, space: Any) -> str:
     """Missing condition of a strategy without candidates; empty if unknown."""
     says = strategy(name).missing
-    return says(situation) if says else ""
+    return says(space) if says else ""
 
 
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:

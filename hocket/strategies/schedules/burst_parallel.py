@@ -74,7 +74,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 _NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Plans of `plan_burst` with measured numbers of samples on each replica.
 
     With an amplification limit, the candidates are the plan without a limit, plans for the iteration's limit and
@@ -84,14 +84,14 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
     Raises:
         RefusedError: a replica would have more samples than the largest measured size, or no plan is possible.
     """
-    profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
+    profile, batch, limit = space.profile, space.batch_size, space.amplification_limit
     largest = profile.microbatch_sizes[-1]
     free, least = BurstLimits(None), 1
     asked = [free]
     if limit is not None:
         least = -(-batch // largest)
-        if least > min(situation.cluster.devices, batch):
-            found = f"{batch} samples for {show_count(situation.cluster.devices, 'device')}"
+        if least > min(space.cluster.devices, batch):
+            found = f"{batch} samples for {show_count(space.cluster.devices, 'device')}"
             step = "Profile larger microbatches with `hocket profile -b`, or use a smaller batch."
             raise RefusedError(
                 "microbatch_sizes", found, f"at most {largest} samples on each device, the largest measured size", step
@@ -102,30 +102,30 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
     for one in asked:
         counts = DeviceCounts(least=least)
         try:
-            runs = plan_burst(profile, situation.cluster, batch, one, counts, situation.bucket_bytes).runs
+            runs = plan_burst(profile, space.cluster, batch, one, counts, space.bucket_bytes).runs
         except InputError as error:
             if one != free:
                 continue  # no plan keeps this limit; the plan without a limit remains
             raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
         if -(-batch // min(len(run.devices) for run in runs)) <= largest:
             offered.setdefault(runs)
-    return [_choice(situation, runs) for runs in offered]
+    return [_choice(space, runs) for runs in offered]
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    largest = situation.profile.microbatch_sizes[-1]
+    largest = space.profile.microbatch_sizes[-1]
     return (
         f"a replica would have more samples at once than the {largest} that were measured; profile larger microbatches "
         "with `hocket profile -b`, or use more devices or a smaller batch"
     )
 
 
-def _choice(situation: SearchSpace, runs: tuple[BurstRun, ...]) -> Candidate:
+def _choice(space: SearchSpace, runs: tuple[BurstRun, ...]) -> Candidate:
     microbatches = lcm(*(len(run.devices) for run in runs))
-    stages = (cut(situation, run.layers, run.devices) for run in runs)
+    stages = (cut(space, run.layers, run.devices) for run in runs)
     merged = tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
-    return Candidate(merged, -(-situation.batch_size // microbatches), microbatches)
+    return Candidate(merged, -(-space.batch_size // microbatches), microbatches)
 
 
 STRATEGY = Strategy(

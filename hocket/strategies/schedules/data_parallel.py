@@ -28,9 +28,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("data_parallel", stages, microbatches, one_after_the_other)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Data-parallel sizes up to the cluster and batch, with and without recomputation."""
-    return replicas(situation)
+    return replicas(space)
 
 
 STRATEGY = Strategy(

@@ -29,9 +29,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("flush", stages, microbatches, batch_order)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation."""
-    return pipelines(situation, recompute=True)
+    return pipelines(space, recompute=True)
 
 
 STRATEGY = Strategy(

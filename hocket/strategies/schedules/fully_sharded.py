@@ -62,25 +62,25 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """FSDP candidates: all data-parallel sizes, in few and in many units.
 
     Each has a variant with recomputation.
     """
-    return units(situation)
+    return units(space)
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    if not situation.profile.elementwise_step:
-        return f"{situation.profile.optimizer} needs whole weights, and replicas would hold shards"
-    if situation.shard == "none":
+    if not space.profile.elementwise_step:
+        return f"{space.profile.optimizer} needs whole weights, and replicas would hold shards"
+    if space.shard == "none":
         return "this strategy shards everything, and shard: none was requested"
-    if situation.cluster.devices < 2:
+    if space.cluster.devices < 2:
         return "two or more devices are needed"
-    if len(situation.profile.layers) == 1 and situation.shard not in (None, "full"):
-        return f"the model has one layer, and one unit with shard: {situation.shard} is data parallelism"
-    return even(situation, "each of two or more replicas needs equally many")
+    if len(space.profile.layers) == 1 and space.shard not in (None, "full"):
+        return f"the model has one layer, and one unit with shard: {space.shard} is data parallelism"
+    return even(space, "each of two or more replicas needs equally many")
 
 
 STRATEGY = Strategy(

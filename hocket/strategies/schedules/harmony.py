@@ -139,26 +139,24 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Yield candidates in data mode: 1, 2, 4, ... packs of equal cost on all devices."""
-    devices = tuple(range(situation.cluster.devices))
-    for size in situation.sizes:
-        microbatches = ceil(situation.batch_size / size)
-        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), MOST_PACKS))
+    devices = tuple(range(space.cluster.devices))
+    for size in space.sizes:
+        microbatches = ceil(space.batch_size / size)
+        found = Balancer(space.profile, size).cuts(min(len(space.profile.layers), MOST_PACKS))
         for count in (2**k for k in range(len(found).bit_length())):
             if count <= len(found) and microbatches >= len(devices):
                 plain = Candidate(
-                    tuple(cut(situation, layers, devices) for layers in runs(found[count - 1])), size, microbatches
+                    tuple(cut(space, layers, devices) for layers in runs(found[count - 1])), size, microbatches
                 )
                 yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    devices = situation.cluster.devices
-    return too_few(
-        situation, f"each of {show_count(devices, 'device')} needs one or more", lambda count: count >= devices
-    )
+    devices = space.cluster.devices
+    return too_few(space, f"each of {show_count(devices, 'device')} needs one or more", lambda count: count >= devices)
 
 
 STRATEGY = Strategy(

@@ -94,17 +94,17 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
     return tasks
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Interleaved pipelines of every possible depth, width and number of chunks."""
-    return interleavings(situation)
+    return interleavings(space)
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
     takes = (
         "their number must be a multiple of depth x width, which is 2 or more (Narayanan's dissertation, section 4.2.2)"
     )
-    return pipeline(situation, layers=4) or even(situation, takes)
+    return pipeline(space, layers=4) or even(space, takes)
 
 
 STRATEGY = Strategy(

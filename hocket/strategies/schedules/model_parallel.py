@@ -23,9 +23,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return compile_batches("model_parallel", stages, microbatches, one_after_the_other)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth, without replication."""
-    return (c for c in pipelines(situation) if len(c.stages) > 1 and all(len(s.devices) == 1 for s in c.stages))
+    return (c for c in pipelines(space) if len(c.stages) > 1 and all(len(s.devices) == 1 for s in c.stages))
 
 
 STRATEGY = Strategy(

@@ -79,9 +79,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     return assemble(f"pipedream {config(stages)}{suffix}", stages, declared, stride, order)
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Plans of PipeDream's partitioner; fewer inputs in flight if memory is short."""
-    return partitioned(situation)
+    return partitioned(space)
 
 
 STRATEGY = Strategy(

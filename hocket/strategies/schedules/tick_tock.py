@@ -118,13 +118,13 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
             yield 1, m + half
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Yield all suitable numbers of devices, in both alignments.
 
     A number of devices is suitable if every replica of both waves has equally many microbatches. If memory is short,
     the alignment `both` is tried with recomputation, which keeps one stash at a time.
     """
-    for choice in replicas(situation) if situation.shard in (None, "none") else ():
+    for choice in replicas(space) if space.shard in (None, "none") else ():
         (stage,) = choice.stages
         if choice.microbatches % (WAVES * len(stage.devices)) == 0:
             waves = replace(choice, stages=(stage, replace(stage, wave=1)), thriftier=())
@@ -132,13 +132,11 @@ def choices(situation: SearchSpace) -> Iterable[Candidate]:
             yield replace(waves, options={"align": "forwards"})
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    if situation.shard not in (None, "none"):
+    if space.shard not in (None, "none"):
         return _WHOLE
-    return even(
-        situation, f"every replica of both waves needs equally many: a multiple of {WAVES} x the devices in use"
-    )
+    return even(space, f"every replica of both waves needs equally many: a multiple of {WAVES} x the devices in use")
 
 
 STRATEGY = Strategy(

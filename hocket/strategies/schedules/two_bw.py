@@ -87,17 +87,17 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
     return microbatch // batch != (microbatch + len(stages[stage].devices)) // batch
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Balanced pipelines of every depth and width, with and without recomputation.
 
     See Narayanan's dissertation, section 3.3, algorithm 1.
     """
-    return pipelines(situation, recompute=True)
+    return pipelines(space, recompute=True)
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    return pipeline(situation)
+    return pipeline(space)
 
 
 STRATEGY = Strategy(

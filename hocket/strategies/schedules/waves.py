@@ -87,35 +87,35 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
     yield updates[0]
 
 
-def choices(situation: SearchSpace) -> Iterable[Candidate]:
+def choices(space: SearchSpace) -> Iterable[Candidate]:
     """Yield every cut of model parallelism, with as many waves as stages if possible.
 
     The number of waves divides the microbatches. If memory is short, recomputation is tried first, then fewer waves
     (Wavelet, appendix B: additive decrease). Each wave less frees the weights of one partition on every device.
     """
-    for straight in pipelines(situation):
+    for straight in pipelines(space):
         if any(len(stage.devices) > 1 for stage in straight.stages):
             continue
         most = len(straight.stages)
         counts = [waves for waves in range(most, 1, -1) if straight.microbatches % waves == 0]
-        offered = [one for waves in counts for one in _both(_with_waves(situation, straight, waves))]
+        offered = [one for waves in counts for one in _both(_with_waves(space, straight, waves))]
         if offered:
             yield replace(offered[0], thriftier=tuple(offered[1:]))
 
 
-def missing(situation: SearchSpace) -> str:
+def missing(space: SearchSpace) -> str:
     """Missing condition if there is no candidate."""
-    most = min(situation.cluster.devices, len(situation.profile.layers))
+    most = min(space.cluster.devices, len(space.profile.layers))
     takes = "two waves are needed" if most == 2 else f"2 to {most} waves are needed"
-    return pipeline(situation) or even(situation, f"{takes}, with equally many each")
+    return pipeline(space) or even(space, f"{takes}, with equally many each")
 
 
-def _with_waves(situation: SearchSpace, straight: Candidate, waves: int) -> Candidate:
+def _with_waves(space: SearchSpace, straight: Candidate, waves: int) -> Candidate:
     devices = [stage.devices[0] for stage in straight.stages]
     count = len(devices)
 
     def moved(s: int, stage: StageCut) -> StageCut:
-        return cut(situation, stage.layers, tuple(devices[(r + s) % count] for r in range(waves)))
+        return cut(space, stage.layers, tuple(devices[(r + s) % count] for r in range(waves)))
 
     stages = tuple(moved(s, stage) for s, stage in enumerate(straight.stages))
     return Candidate(stages, straight.microbatch_size, straight.microbatches)

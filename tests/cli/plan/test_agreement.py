@@ -135,10 +135,9 @@ SWAPS = st.fixed_dictionaries(
 @cache
 def legal(name: str) -> tuple[dict[str, Any], ...]:
     """Plans of a strategy of the registry: its own choices for the profile."""
-    situation = SearchSpace(PROFILE, CLUSTER, 4)
+    space = SearchSpace(PROFILE, CLUSTER, 4)
     chosen = [
-        make_plan(situation, name, choice)
-        for choice, _ in zip(strategy(name).choices(situation), range(12), strict=False)
+        make_plan(space, name, choice) for choice, _ in zip(strategy(name).choices(space), range(12), strict=False)
     ]
     assert chosen, name
     return tuple(parse_yaml(replace(plan, profile="profile.json").to_yaml(), "plan") for plan in chosen)

@@ -83,15 +83,15 @@ def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int
     """
     profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1), [1.0] * layers)
     cluster = burst_models.flat(4, data.draw(st.sampled_from((0.5, 50.0))), memory_bytes=1e6)
-    situation = SearchSpace(profile, cluster, 8, amplification_limit=limit)
+    space = SearchSpace(profile, cluster, 8, amplification_limit=limit)
     kept = []
     for name in NAMES:
         try:
-            offered = list(strategy(name).choices(situation))
+            offered = list(strategy(name).choices(space))
             for choice in offered:
-                seconds = predict_choice(situation, name, choice).iteration_s
-                own = amplification_of(make_plan(situation, name, choice), profile).planned
-                peaks = proven_peaks(situation, name, choice)
+                seconds = predict_choice(space, name, choice).iteration_s
+                own = amplification_of(make_plan(space, name, choice), profile).planned
+                peaks = proven_peaks(space, name, choice)
                 if own <= limit * (1 + 1e-9) and max(peaks.values()) <= 1e6:
                     kept.append(seconds)
         except RefusedError:

@@ -52,12 +52,12 @@ def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -
     """
     found = list(cases(name, seed))
     assert found
-    for situation, choice in found:
-        whole = predict_choice(situation, name, choice, most_forwards=10**9)
-        told = predict_choice(situation, name, choice, most_forwards=0)
+    for space, choice in found:
+        whole = predict_choice(space, name, choice, most_forwards=10**9)
+        told = predict_choice(space, name, choice, most_forwards=0)
         assert told.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6), (seed, choice)
         # A message that arrives in the moment in which another one is freed is counted beside it or not, as times are rounded.
-        message = max(situation.profile.tensor_bytes(1))
+        message = max(space.profile.tensor_bytes(1))
         assert told.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes, rel=1e-9, abs=1.01 * message), (
             seed,
             choice,

@@ -83,11 +83,11 @@ def test_other_profiles_and_clusters_give_other_figures() -> None:
 @pytest.mark.parametrize("name", members())
 def test_every_strategy_can_be_predicted(name: str) -> None:
     """Candidates of every strategy have positive times and a valid utilization."""
-    situation = SearchSpace(PROFILE, CLUSTER, 8, (2,))
+    space = SearchSpace(PROFILE, CLUSTER, 8, (2,))
     seen = 0
-    for choice in strategy(name).choices(situation):
+    for choice in strategy(name).choices(space):
         try:
-            found = predict_choice(situation, name, choice)
+            found = predict_choice(space, name, choice)
         except RefusedError:
             continue
         seen += 1

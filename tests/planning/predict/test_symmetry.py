@@ -29,19 +29,19 @@ def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
     """Equal seconds and bytes, for every strategy with identical columns."""
-    situation = SearchSpace(profile, cluster, batch_size)
+    space = SearchSpace(profile, cluster, batch_size)
     try:
-        offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
+        offered = [c for one in strategy(name).choices(space) for c in (one, *one.thriftier)]
     except RefusedError:
         return
     offered = [c for c in offered if column_of(profile, cluster, c.stages, batch_size, c.microbatch_size)]
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
         try:
-            found = predict.predict_choice(situation, name, choice)
+            found = predict.predict_choice(space, name, choice)
         except RefusedError:
             continue
         with patch.object(predict, "column_of", lambda *_: None):
-            whole = predict.predict_choice(situation, name, choice)
+            whole = predict.predict_choice(space, name, choice)
         assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-9)
         assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
         assert found.bubble_fraction == pytest.approx(whole.bubble_fraction, abs=1e-9)
@@ -72,14 +72,14 @@ def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
     """
     profile = replace(PROFILE, whole_forward_std_s=(0.2,), whole_backward_std_s=(0.5,))
     cluster = Cluster("alike", (Level("server", r, 1e9, shared=False),), "cpu-core")
-    situation = SearchSpace(profile, cluster, 2 * r)
+    space = SearchSpace(profile, cluster, 2 * r)
     choice = Candidate((StageCut((0, 1, 2, 3), tuple(range(r))),), 1, 2 * r)
     column = column_of(profile, cluster, choice.stages, 2 * r, 1)
     assert column is not None
-    found = predict.predict_choice(situation, "data_parallel", choice)
+    found = predict.predict_choice(space, "data_parallel", choice)
     with patch.object(predict, "column_of", lambda *_: None):
-        whole = predict.predict_choice(situation, "data_parallel", choice)
-    still = predict.predict_choice(replace(situation, profile=PROFILE), "data_parallel", choice)
+        whole = predict.predict_choice(space, "data_parallel", choice)
+    still = predict.predict_choice(replace(space, profile=PROFILE), "data_parallel", choice)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-12)
     assert found.iteration_s - still.iteration_s == pytest.approx(sqrt(2 * (0.2**2 + 0.5**2)) * slowest(r)[0][r])
 

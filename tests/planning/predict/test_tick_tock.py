@@ -73,11 +73,11 @@ def test_a_plan_of_two_waves_is_what_was_searched() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
 def test_no_bound_is_above_what_is_simulated(share: float) -> None:
     """Bounds allow for the overlap of waves on a device."""
-    situation = SearchSpace(profile(share), CLUSTER, 8, (1, 2))
-    bounds = Bounds(situation)
+    space = SearchSpace(profile(share), CLUSTER, 8, (1, 2))
+    bounds = Bounds(space)
     seen = 0
-    for choice in choices(situation):
-        simulated = predict_choice(situation, "tick_tock", choice)
+    for choice in choices(space):
+        simulated = predict_choice(space, "tick_tock", choice)
         shapes = bounds.shapes(choice)
         assert (
             bounds.quick_s(choice) <= bounds.seconds("tick_tock", shapes, choice) <= simulated.iteration_s * (1 + 1e-9)

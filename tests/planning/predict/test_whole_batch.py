@@ -29,9 +29,9 @@ def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
         SERVERS,
         PlanRequest(256, tensors=(tensor,), microbatch_sizes=(1,), strategies=(strategy,), shards=(shard,)),
     )
-    plane = found.best.space
-    mesh = next(one for one in plane.meshes(256) if (one.strategy, one.depth) == (strategy, depth))
-    one = simulated(plane, mesh)
+    layout_space = found.best.space
+    mesh = next(one for one in layout_space.meshes(256) if (one.strategy, one.depth) == (strategy, depth))
+    one = simulated(layout_space, mesh)
     return LoadedPlan(found.plan(one), found.profile_of(one))
 
 

@@ -64,5 +64,5 @@ def test_what_cannot_be_asked_for() -> None:
     assert caught.value.found == conflict((Feature.SWAP, Feature.SHARD_FULL))
     with pytest.raises(RefusedError, match="host_memory_bytes"):
         _ = search(MODEL, cluster(700e6, None), PlanRequest(4, swap="lru")).best
-    with pytest.raises(InputError, match="whole devices"):
+    with pytest.raises(InputError, match="groups do not swap"):
         search(replace(MODEL, tensor=2), FITS, PlanRequest(4, swap="lru"))

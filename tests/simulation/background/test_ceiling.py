@@ -58,10 +58,10 @@ def runs(name: str) -> tuple[SimulationResult, ...]:
 
     A plan that swaps is added if the strategy allows it.
     """
-    situation = SearchSpace(PROFILE, CLUSTER, 8)
+    space = SearchSpace(PROFILE, CLUSTER, 8)
     plans = []
-    for choice, _ in zip(strategy(name).choices(situation), range(CHOICES), strict=False):
-        plans.append(make_plan(situation, name, choice))
+    for choice, _ in zip(strategy(name).choices(space), range(CHOICES), strict=False):
+        plans.append(make_plan(space, name, choice))
     found = [played(plan, PROFILE, REPEATS) for plan in plans]
     with suppress(RefusedError):
         found.append(played(replace(plans[0], swap=Swapping("task")), PROFILE, REPEATS))

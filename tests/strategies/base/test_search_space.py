@@ -32,7 +32,7 @@ PROFILE = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1
 OFFERS: dict[str, Callable[[SearchSpace], Iterator[Candidate]]] = {
     "replicas": replicas,
     "pipelines": pipelines,
-    "pipelines that save": lambda situation: pipelines(situation, recompute=True),
+    "pipelines that save": lambda space: pipelines(space, recompute=True),
     "interleavings": interleavings,
     "partitioned": partitioned,
 }
@@ -44,7 +44,7 @@ def cluster(*widths: int, rate: float = 1e9) -> Cluster:
     return Cluster("c", levels, "cpu-core")
 
 
-def situation(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> SearchSpace:
+def space(profile: ModelProfile = PROFILE, *widths: int, batch_size: int = 8) -> SearchSpace:
     """Search space of a profile and a batch, on four devices by default."""
     return SearchSpace(profile, cluster(*(widths or (4,))), batch_size)
 
@@ -61,7 +61,7 @@ def test_a_choice_is_the_whole_model_on_devices_that_are_there(
 
     Each device occurs once in a stage, buckets have all layers, and no candidate occurs twice.
     """
-    offered = list(OFFERS[name](situation(chain(layers, device_type="cpu-core"), *widths, batch_size=batch_size)))
+    offered = list(OFFERS[name](space(chain(layers, device_type="cpu-core"), *widths, batch_size=batch_size)))
     devices = cluster(*widths).devices
     for choice in offered:
         assert [i for stage in choice.stages for i in stage.layers] == list(range(layers))
@@ -82,14 +82,14 @@ def test_every_depth_and_width() -> None:
 
     This holds for both microbatch sizes.
     """
-    offered = pipelines(situation(PROFILE, 6, batch_size=12))
+    offered = pipelines(space(PROFILE, 6, batch_size=12))
     shapes = {(len(c.stages), len(c.stages[0].devices), c.microbatch_size) for c in offered}
     assert shapes == {(p, d, b) for p in range(2, 7) for d in range(1, 4) for b in (1, 2) if p * d <= 6}
 
 
 def test_replicas_stand_side_by_side() -> None:
     """Stage s has the devices from s * d on, so that all-reduces stay inside servers."""
-    for choice in pipelines(situation(PROFILE, 2, 2)):
+    for choice in pipelines(space(PROFILE, 2, 2)):
         width = len(choice.stages[0].devices)
         assert [d for stage in choice.stages for d in stage.devices] == list(range(width * len(choice.stages)))
 
@@ -97,7 +97,7 @@ def test_replicas_stand_side_by_side() -> None:
 @given(st.sampled_from([1e3, 1e6, 1e9, 1e12]), st.sampled_from([(4,), (2, 2)]))
 def test_the_same_is_offered_whatever_the_links(rate: float, widths: tuple[int, ...]) -> None:
     """Pipelines, replicas and interleavings do not depend on how fast the links are."""
-    here = situation(PROFILE, *widths)
+    here = space(PROFILE, *widths)
     there = replace(here, cluster=cluster(*widths, rate=rate))
     for offer in (replicas, pipelines, interleavings):
         assert list(offer(here)) == list(offer(there))
@@ -106,7 +106,7 @@ def test_the_same_is_offered_whatever_the_links(rate: float, widths: tuple[int, 
 def test_cuts_for_dear_and_for_cheap_links() -> None:
     """A wide boundary in the middle: one cut avoids it, another balances the compute."""
     profile = chain(4, activation_bytes=[1e6, 1e9, 1e6, 1e6], microbatch_sizes=(1,), device_type="cpu-core")
-    cuts = {choice.stages[0].layers for choice in pipelines(situation(profile, 2))}
+    cuts = {choice.stages[0].layers for choice in pipelines(space(profile, 2))}
     assert {(0,), (0, 1)} <= cuts
 
 
@@ -116,13 +116,13 @@ def test_thrift_is_the_same_in_less_memory() -> None:
     No variant that saves memory is a candidate by itself.
     """
     for offer in (replicas, OFFERS["pipelines that save"]):
-        for choice in offer(situation()):
+        for choice in offer(space()):
             count = len(choice.stages)
             again = [[stage.recompute for stage in one.stages] for one in choice.thriftier]
             assert again == [[s <= k for s in range(count)] for k in range(count)]
             assert replace(choice.thriftier[-1], thriftier=choice.thriftier) == recomputing(choice)
             assert not any(stage.recompute for stage in choice.stages)
-    for choice in partitioned(situation()):
+    for choice in partitioned(space()):
         assert [c.options["in_flight"] for c in choice.thriftier] == list(range(len(choice.stages) - 1, 0, -1))
         assert all(c.stages == choice.stages for c in choice.thriftier)
         assert "in_flight" not in choice.options
@@ -133,7 +133,7 @@ def test_interleavings_go_round_the_devices() -> None:
 
     Microbatches are divisible by p x d.
     """
-    offered = list(interleavings(situation(chain(8, device_type="cpu-core"), 4)))
+    offered = list(interleavings(space(chain(8, device_type="cpu-core"), 4)))
     assert {len(c.stages) // len({s.devices for s in c.stages}) for c in offered} == {2, 4}
     for choice in offered:
         groups = list(dict.fromkeys(stage.devices for stage in choice.stages))
@@ -151,7 +151,7 @@ def test_replicas_without_common_factors() -> None:
         microbatch_sizes=(1,),
         device_type="cpu-core",
     )
-    offered = list(partitioned(situation(profile, 64, batch_size=64)))
+    offered = list(partitioned(space(profile, 64, batch_size=64)))
     assert any(period_forwards(choice.stages) <= MAX_FORWARDS for choice in offered)
     assert period_forwards(offered[0].stages, 7) % 7 == 0
 
@@ -162,9 +162,9 @@ def test_microbatch_sizes() -> None:
     They give at most `MAX_MICROBATCHES` microbatches. Without such a size the whole batch is one microbatch.
     """
     profile = chain(2, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")
-    assert situation(profile, batch_size=4).sizes == (1, 2, 4)
-    assert situation(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
-    assert situation(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
+    assert space(profile, batch_size=4).sizes == (1, 2, 4)
+    assert space(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
+    assert space(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
     assert SearchSpace(profile, cluster(2), 8, (3,)).sizes == (3,)
 
 

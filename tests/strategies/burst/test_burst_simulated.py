@@ -46,12 +46,12 @@ def test_the_program_takes_what_was_planned(case):
     profile, only, cluster = case
     plan = plan_burst(profile, cluster, BATCH, BurstLimits(None), DeviceCounts(only=only))
     microbatches = lcm(*(len(run.devices) for run in plan.runs))
-    situation = SearchSpace(profile, cluster, BATCH)
+    space = SearchSpace(profile, cluster, BATCH)
     stages = tuple(
-        replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
+        replace(cut(space, run.layers, run.devices), merged=microbatches // len(run.devices)) for run in plan.runs
     )
     choice = Candidate(stages, BATCH // microbatches, microbatches)
-    simulated_s = predict_choice(situation, "burst_parallel", choice).iteration_s
+    simulated_s = predict_choice(space, "burst_parallel", choice).iteration_s
     assert simulated_s <= plan.iteration_s * (1 + 1e-6)
     few, many = (found(len(run.devices) for run in plan.runs) for found in (min, max))
     if len(plan.runs) <= 2 and many <= 2 * few:

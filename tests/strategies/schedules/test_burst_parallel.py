@@ -158,11 +158,11 @@ def test_a_batch_that_devices_do_not_divide_is_offered() -> None:
     Without a limit there is one plan, with a limit there are several different plans.
     """
     profile = burst_models.chain([[1, 2, 4, 8], [5, 5, 5, 5]], [1.0])
-    situation = SearchSpace(profile, burst_models.flat(4, bandwidth=1e9), 5)
-    (choice,) = choices(situation)
+    space = SearchSpace(profile, burst_models.flat(4, bandwidth=1e9), 5)
+    (choice,) = choices(space)
     assert (choice.microbatches, choice.microbatch_size) == (4, 2)
     assert [len(stage.devices) for stage in choice.stages] == [4]
-    limited = list(choices(replace(situation, amplification_limit=1.3)))
+    limited = list(choices(replace(space, amplification_limit=1.3)))
     assert len({one.stages for one in limited}) == len(limited) > 1
     assert [4, 1] in [[len(stage.devices) for stage in one.stages] for one in limited]
 
