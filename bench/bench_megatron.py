@@ -21,7 +21,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.device_type import DeviceType
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace, Source
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace, Source
 from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.synthetic import chain
@@ -67,17 +67,15 @@ class Case:
     def best(self, kind: DeviceType) -> SimulatedLayout | None:
         """The quickest of what is left open that fits."""
         # What was published had all optimizer state on every replica.
-        plane = LayoutSpace(
-            self.source(kind), selene(self.devices, kind), self.tensor, self.recompute, SIZES, self.slices, shards=("none",)
-        )  # fmt: skip
-        waiting = sorted(((plane.bound(m), m) for m in self._open(plane)), key=lambda one: one[0].seconds)
+        layout_space = LayoutSpace.of(self.source(kind), selene(self.devices, kind), LayoutFamily(self.tensor, self.recompute, SIZES, self.slices, shards=("none",)))  # fmt: skip
+        waiting = sorted(((layout_space.bound(m), m) for m in self._open(layout_space)), key=lambda one: one[0].seconds)
         found: SimulatedLayout | None = None
         for bound, mesh in waiting:
             if found is not None and bound.seconds >= found.iteration_s:
                 break
             if bound.bytes > kind.memory_bytes:
                 continue
-            one = simulated(plane, mesh)
+            one = simulated(layout_space, mesh)
             if one.bytes <= kind.memory_bytes and (found is None or one.iteration_s < found.iteration_s):
                 found = one
         return found
@@ -95,8 +93,8 @@ class Case:
 
         return profile
 
-    def _open(self, plane: LayoutSpace) -> Iterator[ParallelLayout]:
-        for mesh in plane.meshes(self.batch):
+    def _open(self, layout_space: LayoutSpace) -> Iterator[ParallelLayout]:
+        for mesh in layout_space.meshes(self.batch):
             each = self.model.layers / (mesh.depth * mesh.chunks)
             if mesh.depth != self.depth or (mesh.chunks > 1 and each != int(each)):
                 continue
@@ -151,8 +149,8 @@ def zero_3(
     each = replace(cards, bandwidth_bytes_per_s=cards.bandwidth_bytes_per_s * rings / inside.width)
     replicas = tuple(range(devices))
     units = tuple(StageCut((k,), replicas, False, ((k,),), shard="full") for k in range(len(profile.layers)))
-    situation = SearchSpace(profile, replace(whole, levels=(inside, each)), batch, (samples,))
-    found = predict_choice(situation, "fully_sharded", Candidate(units, samples, batch // samples))
+    space = SearchSpace(profile, replace(whole, levels=(inside, each)), batch, (samples,))
+    found = predict_choice(space, "fully_sharded", Candidate(units, samples, batch // samples))
     achieved = model.model_flops(batch) / found.iteration_s / devices
     return achieved / 1e12, max(found.peak_memory_bytes.values()) / 1e9
 
@@ -257,9 +255,9 @@ def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]
 def _bubble(layers: ModelProfile, devices: int, batch: int, width: int) -> float:
     """Of equal layers and free links, simulated."""
     cluster = Cluster("free", (Level("all", devices, 1e30, shared=False),), "synthetic", memory_bytes=1e30)
-    plane = LayoutSpace(lambda *_: layers, cluster, 1, "none", (1,))
-    mesh = next(m for m in plane.meshes(batch) if (m.width, m.chunks) == (width, 1))
-    return simulated(plane, mesh).predicted.bubble_fraction
+    layout_space = LayoutSpace.of(lambda *_: layers, cluster, LayoutFamily(1, "none", (1,)))
+    mesh = next(m for m in layout_space.meshes(batch) if (m.width, m.chunks) == (width, 1))
+    return simulated(layout_space, mesh).predicted.bubble_fraction
 
 
 def figures(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]], bool]]:

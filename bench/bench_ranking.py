@@ -21,7 +21,7 @@ from bench_prediction import Case, order
 from hocket.cli.train.demo import JOB
 from hocket.hardware.cluster import Cluster
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.make_plan import make_plan
@@ -43,7 +43,7 @@ def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -
     for width, profile in profiles.items():
         if cluster.devices % width:
             continue
-        plane = LayoutSpace(lambda *_, profile=profile: profile, cluster, width, "none", (MICROBATCH,))  # type: ignore[misc]
+        plane = LayoutSpace.of(lambda *_, profile=profile: profile, cluster, LayoutFamily(width, "none", (MICROBATCH,)))  # type: ignore[misc]
         for mesh in plane.meshes(batch_size):
             for strategy in schedules(mesh):
                 situation, choice = plane.choice(mesh, batch_size)

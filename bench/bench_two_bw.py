@@ -18,7 +18,7 @@ from hocket.errors import RefusedError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.profiling.analytic.transformer import Transformer
@@ -88,14 +88,14 @@ def run(
     profile, cluster = profile_of(model, recompute), servers(devices)
     count = len(profile.layers)
     ends = [0, *(1 + round(model.layers * s / depth) for s in range(1, depth)), count]
-    situation = SearchSpace(profile, cluster, batch, (microbatch,))
+    space = SearchSpace(profile, cluster, batch, (microbatch,))
     stages: tuple[StageCut, ...] = tuple(
-        cut(situation, range(ends[s], ends[s + 1]), tuple(s + depth * k for k in range(width))) for s in range(depth)
+        cut(space, range(ends[s], ends[s + 1]), tuple(s + depth * k for k in range(width))) for s in range(depth)
     )
     if depth == 1:
-        stages = (cut(situation, range(count), tuple(range(devices))),)
+        stages = (cut(space, range(count), tuple(range(devices))),)
     try:
-        found = predict_choice(situation, strategy, Candidate(stages, microbatch, batch // microbatch))
+        found = predict_choice(space, strategy, Candidate(stages, microbatch, batch // microbatch))
     except RefusedError:
         return None
     return Found(batch / found.iteration_s, max(found.peak_memory_bytes.values()), microbatch)
@@ -112,11 +112,11 @@ def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | 
     def source(width: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
         return analytic(model, V100, BlockExecution(width, recompute, sequence_parallel), microbatch_sizes=sizes)
 
-    plane = LayoutSpace(source, servers(devices), width, "full", SIZES, False, shards=("none",))
-    meshes = [mesh for mesh in plane.meshes(batch) if mesh.depth == 1]
+    layout_space = LayoutSpace.of(source, servers(devices), LayoutFamily(width, "full", SIZES, False, shards=("none",)))
+    meshes = [mesh for mesh in layout_space.meshes(batch) if mesh.depth == 1]
 
     def one(mesh: ParallelLayout) -> Found:
-        found = simulated(plane, mesh)
+        found = simulated(layout_space, mesh)
         return Found(batch / found.iteration_s, found.bytes, mesh.samples)
 
     return best(map(one, meshes))

@@ -1,7 +1,7 @@
 """Layout spaces: layouts of one tensor-parallel size and one recompute setting."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Protocol
@@ -33,48 +33,52 @@ class Source(Protocol):
     ) -> ModelProfile: ...
 
 
-class LayoutSpace(MeshBounds):
+@dataclass(frozen=True)
+class LayoutFamily:
     """Layouts of one tensor-parallel size and one recompute setting.
 
-    Figures that layouts share are computed once.
-
-    Arguments:
+    Attributes:
+        tensor: tensor-parallel size.
+        recompute: one of `RECOMPUTE`.
+        sizes: microbatch sizes.
+        slices: scatter/gather, see `Plan`. With sequence parallelism, stage boundaries are slices already.
         shards: state that data-parallel ranks may shard; a single rank shards nothing.
         strategies: strategies of the layouts, of `layout.STRATEGIES`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        cluster: Cluster,
-        tensor: int,
-        recompute: str,
-        sizes: tuple[int, ...],
-        slices: bool = True,
-        sequence_parallel: bool = False,
-        shards: tuple[str, ...] = ("none",),
-        strategies: tuple[str, ...] = USUAL,
-    ) -> None:
-        slices = slices and not sequence_parallel  # with it, stage boundaries are slices already
-        group = grouped(cluster, tensor, slices)
-        profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
-        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, (shards, strategies))
+    tensor: int
+    recompute: str
+    sizes: tuple[int, ...]
+    slices: bool = True
+    sequence_parallel: bool = False
+    shards: tuple[str, ...] = ("none",)
+    strategies: tuple[str, ...] = USUAL
 
-    def _set(
-        self,
-        tensor: int,
-        recompute: str,
-        sizes: tuple[int, ...],
-        slices: bool,
-        sequence_parallel: bool,
-        group: Grouped,
-        profile: ModelProfile,
-        open_: tuple[tuple[str, ...], tuple[str, ...]],
-    ) -> None:
-        self.shards, self.strategies = open_
-        self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
-        self.sequence_parallel = sequence_parallel
-        MeshBounds.__init__(self, group, profile)
+
+class LayoutSpace(MeshBounds):
+    """Layouts of a family on a cluster.
+
+    Figures that layouts share are computed once.
+    """
+
+    def __init__(self, family: LayoutFamily, group: Grouped, profile: ModelProfile) -> None:
+        self.family = family
+        self.tensor, self.recompute, self.sizes = family.tensor, family.recompute, family.sizes
+        self.slices, self.sequence_parallel = family.slices, family.sequence_parallel
+        self.shards, self.strategies = family.shards, family.strategies
+        super().__init__(group, profile)
+
+    @classmethod
+    def of(cls, source: Source, cluster: Cluster, family: LayoutFamily) -> "LayoutSpace":
+        """Make the layout space of a family.
+
+        Raises:
+            InputError: the tensor-parallel size does not divide the model or the cluster.
+        """
+        own = replace(family, slices=family.slices and not family.sequence_parallel)
+        group = grouped(cluster, own.tensor, own.slices)
+        profile = source(own.tensor, own.recompute, own.sizes, own.sequence_parallel)
+        return cls(own, group, of_group(profile, group))
 
     @cached_property
     def _balancer(self) -> Balancer:
@@ -190,16 +194,9 @@ def spaces(source: Source, cluster: Cluster, request: PlanRequest) -> Iterator[L
         request.tensors, request.recomputes, request.sequence_parallel or (False, True)
     ):
         try:
-            yield LayoutSpace(
-                source,
-                cluster,
-                tensor,
-                recompute,
-                tuple(request.microbatch_sizes),
-                sequence_parallel=along,
-                shards=shards,
-                strategies=strategies,
-            )
+            sizes = tuple(request.microbatch_sizes)
+            family = LayoutFamily(tensor, recompute, sizes, True, along, shards, strategies)
+            yield LayoutSpace.of(source, cluster, family)
         except InputError:
             continue
 

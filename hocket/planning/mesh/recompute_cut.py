@@ -21,7 +21,7 @@ from hocket.planning.mesh.block_costs import BlockFigures
 from hocket.planning.mesh.bound_tables import PrefixTables, before, doubled, flying
 from hocket.planning.mesh.bounds import WAITING
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace, Source
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace, Source
 from hocket.planning.mesh.placement import StagePlacement
 from hocket.planning.predict.stage_table import Least, StageRow, counts_of, rows_of
 from hocket.profiling.profile import ModelProfile
@@ -38,8 +38,7 @@ class RecomputeCut(LayoutSpace):
 
     def __init__(self, ways: Sequence[LayoutSpace]) -> None:
         first = ways[0]
-        kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
-        self._set(*kind, first.group, first.profile, (first.shards, first.strategies))
+        super().__init__(replace(first.family, recompute=SOME), first.group, first.profile)
         self.ways = tuple(ways)
         self._figures: dict[int, BlockFigures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}
@@ -232,10 +231,8 @@ def layout_space_of(
         slices: as in plans.
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
-    ways = [
-        LayoutSpace(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel, (mesh.shard,))
-        for word in words
-    ]
+    family = LayoutFamily(mesh.tensor, "none", sizes, slices, mesh.sequence_parallel, (mesh.shard,))
+    ways = [LayoutSpace.of(source, cluster, replace(family, recompute=word)) for word in words]
     return RecomputeCut(ways) if mesh.again else ways[0]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search.simulated import simulated
 from hocket.planning.plan import Predicted
@@ -73,7 +73,7 @@ class CostsBySizes(Costs):
 
     def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
         word, schedule = "full" if r else "none", "flush" if p == 1 else "two_bw"
-        layout_space = LayoutSpace(source, self.cluster, 1, word, MODEL.microbatch_sizes)
+        layout_space = LayoutSpace.of(source, self.cluster, LayoutFamily(1, word, MODEL.microbatch_sizes))
         mesh = ParallelLayout(1, p, d, 1, b, SAFE_BATCH // (d * b), word, layout_space.ends[p - 1], schedule=schedule)
         return simulated(layout_space, mesh).predicted
 

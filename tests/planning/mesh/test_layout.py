@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace, spaces
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace, spaces
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.bounds.interleaved import interleaved_s
 from hocket.planning.search.request import PlanRequest
@@ -55,7 +55,9 @@ def layout_space(
 ) -> LayoutSpace:
     """Meshes of eight devices."""
     options = {"shards": shards, "strategies": strategies}
-    return LayoutSpace(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
+    return LayoutSpace.of(
+        source, SERVERS, LayoutFamily(tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
+    )
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
@@ -106,7 +108,7 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
     def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
         return analytic(deep, A100, BlockExecution(tensor, again), microbatch_sizes=sizes)
 
-    own = LayoutSpace(of, long, 1, recompute, (1, 4))
+    own = LayoutSpace.of(of, long, LayoutFamily(1, recompute, (1, 4)))
     meshes = [mesh for mesh in own.meshes(64) if mesh.depth == 8 and mesh.chunks in (1, 2, 4)]
     assert len(meshes) == 6
     for mesh in meshes:
@@ -160,7 +162,9 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
     """Gradients of words that the first and the last layer share are summed once where one stage has both."""
     levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
     shards = ("none", "optimizer")
-    slow = LayoutSpace(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    slow = LayoutSpace.of(
+        source, replace(SERVERS, levels=levels), LayoutFamily(1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    )
     for mesh in slow.meshes(16):
         space, choice = slow.choice(mesh, 16)
         found = predict_choice(space, mesh.strategy, choice)
@@ -178,8 +182,10 @@ def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, 
     inside, outside = (replace(level, **known, shared=True) for level in SERVERS.levels)
     levels = (replace(inside, width=2), replace(outside, width=4))
     shards = ("none", "optimizer")
-    known = LayoutSpace(
-        source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES
+    known = LayoutSpace.of(
+        source,
+        replace(SERVERS, levels=levels),
+        LayoutFamily(tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES),
     )
     assert all(level.overlap is not None for level in known.group.cluster.levels)
     others = 0
@@ -199,8 +205,10 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     inside, outside = SERVERS.levels
     levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
     shards = ("none", "optimizer")
-    slow = LayoutSpace(
-        source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES
+    slow = LayoutSpace.of(
+        source,
+        replace(SERVERS, levels=levels),
+        LayoutFamily(tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES),
     )
     near = []
     meshes = list(slow.meshes(16))
@@ -223,7 +231,7 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
         return analytic(odd, A100, BlockExecution(tensor, again), microbatch_sizes=sizes)
 
     four = Cluster("four", (Level("server", 4, 300e9, 3e-6, False),), "a100-80gb")
-    own, gains = LayoutSpace(of, four, 1, "none", (1,)), []
+    own, gains = LayoutSpace.of(of, four, LayoutFamily(1, "none", (1,))), []
     for mesh in own.meshes(microbatches):
         if mesh.chunks > 1 and mesh.width == 1:
             space, choice = own.choice(mesh, microbatches)
@@ -244,7 +252,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
         replace(level, bandwidth_bytes_per_s=bandwidth_bytes_per_s, all_reduce=None) for level in SERVERS.levels
     )
     cluster = replace(SERVERS, levels=levels)
-    own = LayoutSpace(untied, cluster, tensor, recompute, (1, 2), shards=("none", "full"))
+    own = LayoutSpace.of(untied, cluster, LayoutFamily(tensor, recompute, (1, 2), shards=("none", "full")))
     units = [mesh for mesh in own.meshes(16) if mesh.units]
     assert {(mesh.depth, mesh.chunks, mesh.strategy) for mesh in units} == {(1, 1, "fully_sharded")}
     assert {mesh.width for mesh in units} == {8 // tensor}
@@ -256,7 +264,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
         assert own.least_bytes(mesh) <= bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
         whole = own.bound(replace(mesh, shard="none"))
         assert own.least_bytes(mesh) < whole.bytes / 2
-    tied = LayoutSpace(source, SERVERS, tensor, recompute, (1, 2), shards=("none", "full"))
+    tied = LayoutSpace.of(source, SERVERS, LayoutFamily(tensor, recompute, (1, 2), shards=("none", "full")))
     assert not any(mesh.units for mesh in tied.meshes(16))
 
 

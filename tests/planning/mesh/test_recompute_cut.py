@@ -11,7 +11,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import SOME, RecomputeCut, woven
 from hocket.planning.mesh.search.search import search_meshes
@@ -27,7 +27,7 @@ BLOCKS = 6
 def recompute_cut(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
     """Of the small GPT, on devices with so much memory."""
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
-    return RecomputeCut([LayoutSpace(source, cluster, 1, word, (1, 2)) for word in words])
+    return RecomputeCut([LayoutSpace.of(source, cluster, LayoutFamily(1, word, (1, 2))) for word in words])
 
 
 def pipeline(of: RecomputeCut, depth: int, chunks: int, batch: int) -> ParallelLayout:

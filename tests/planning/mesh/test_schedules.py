@@ -14,7 +14,7 @@ from hocket.planning.explain.what_if import ask_plan_of_sizes, ask_sizes, usual
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import mixes, turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
@@ -46,7 +46,9 @@ def test_what_is_open_where_nothing_is_named() -> None:
 
 def test_as_many_microbatches_as_stages() -> None:
     """2BW needs them (section 3.2.1); every other mesh without chunks of several stages has its twins."""
-    layout_space = LayoutSpace(source, SERVERS, 1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
+    layout_space = LayoutSpace.of(
+        source, SERVERS, LayoutFamily(1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
+    )
     every = list(layout_space.meshes(8))
     flush = [mesh for mesh in every if mesh.strategy == "flush"]
     for schedule in ("gpipe", "two_bw"):
@@ -62,7 +64,9 @@ def test_as_many_microbatches_as_stages() -> None:
 def test_two_versions(profiles: Any) -> None:
     """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
     them; the last of them has no use for the old version."""
-    layout_space = LayoutSpace(profiles, SERVERS, 1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
+    layout_space = LayoutSpace.of(
+        profiles, SERVERS, LayoutFamily(1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
+    )
     seen = set()
     for mesh in layout_space.meshes(64):
         if mesh.strategy != "two_bw":
@@ -88,7 +92,7 @@ def test_two_versions(profiles: Any) -> None:
 def test_nothing_is_filled_or_drained() -> None:
     """A batch takes no longer than its slowest device computes and steps, but for messages; 1F1B with a flush takes its bubble more."""
     quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
-    layout_space = LayoutSpace(untied, quick, 1, "none", (1,), strategies=("flush", "two_bw"))
+    layout_space = LayoutSpace.of(untied, quick, LayoutFamily(1, "none", (1,), strategies=("flush", "two_bw")))
     for mesh in layout_space.meshes(16):
         if mesh.strategy == "two_bw":
             found, flushed = simulated(layout_space, mesh), simulated(layout_space, replace(mesh, schedule="flush"))
@@ -104,7 +108,9 @@ def test_gpipe_gains_only_what_messages_take() -> None:
     seen = 0
     for cluster in (quick, SERVERS):
         for word in ("none", "full"):
-            layout_space = LayoutSpace(source, cluster, 1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
+            layout_space = LayoutSpace.of(
+                source, cluster, LayoutFamily(1, word, (1, 2), shards=DIVIDED, strategies=("gpipe",))
+            )
             for mesh in layout_space.meshes(32):
                 found, flushed = simulated(layout_space, mesh), simulated(layout_space, replace(mesh, schedule="flush"))
                 assert found.bytes >= flushed.bytes * (1 - 1e-9), mesh
@@ -187,7 +193,7 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
     inside, outside = EIGHT.levels
     cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
+    layout_space = LayoutSpace.of(found.profile, cluster, LayoutFamily(1, "none", (1,), strategies=(strategy,)))
     cutter, seen = RecomputeCut([layout_space]), 0
     for mesh, least_s in mixes(cutter, 16):
         assert mesh.strategy == strategy
@@ -198,7 +204,9 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
             tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
-            near = replace(took, space=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
+            near = replace(
+                took, space=RecomputeCut([LayoutSpace.of(found.profile, tight, LayoutFamily(1, "none", (1,)))])
+            )
             assert max(proven(near).values()) >= 0.9 * took.bytes, one
             seen += len({len(place) for place in one.places}) > 1
     assert seen > 10

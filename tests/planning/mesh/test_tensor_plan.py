@@ -8,7 +8,7 @@ from hocket.cost.analytic.transformer import BlockExecution, analytic
 from hocket.errors import InputError
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict, predict_choice, predict_iteration
 from hocket.profiling.profile import ModelProfile
@@ -22,7 +22,7 @@ PLAN = Plan("flush", "gpt", 8, 1, STAGES, SERVERS, tensor=2, slices=True, profil
 
 def wide(slices: bool, samples: int = 1) -> tuple[LayoutSpace, ParallelLayout]:
     """Two stages of two groups of two devices."""
-    layout_space = LayoutSpace(source, SERVERS, 2, "none", (1, 2), slices)
+    layout_space = LayoutSpace.of(source, SERVERS, LayoutFamily(2, "none", (1, 2), slices))
     wanted = (2, 2, 1, samples)
     return layout_space, next(m for m in layout_space.meshes(8) if (m.depth, m.width, m.chunks, m.samples) == wanted)
 

@@ -14,16 +14,14 @@ from hocket.planning.mesh.heterogeneous.layouts import numbers_of_chunks, turned
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.layout_space import LayoutSpace
 from hocket.planning.mesh.recompute_cut import RecomputeCut
-from hocket.planning.mesh.search.result import LayoutMiss, LayoutSearch
+from hocket.planning.mesh.search.result import LayoutMiss, LayoutSearch, rank, simplicity
 from hocket.planning.mesh.search.simulated import SimulatedLayout, proven, simulated
 from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
 from hocket.planning.search.result import TIE
-from hocket.program.program import SHARDS
 
 _LOOSE = 1.05  # by how much simulations, in which messages wait for links, exceed closed forms
 _NEAR, _LEAST_S = 0.002, 1e-12  # bounds within this share count as equal
 _TRIES = 3  # to cut a layout to fit
-_LITTLE = 1.25  # share of a device's memory up to which a layout is a near miss
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,7 @@ class LayoutCandidates:
     def __init__(self, ceiling_s: float, slack: float) -> None:
         """Begin a search.
 
-        Arguments:
-            ceiling_s: layouts with a greater bound are not simulated.
-            slack: share by which a layout must be faster to be simulated.
+        Layouts with a bound above `ceiling_s` seconds, or with gains below the share `slack`, are not simulated.
         """
         self._ceiling_s, self._slack = ceiling_s, slack
         self._considered = self._too_large = 0
@@ -111,7 +107,7 @@ class LayoutCandidates:
         """
         late = 1 + TIE if node.close or node.mesh.stale else 1.0
         near = floor(log(max(bound_s * late, _LEAST_S)) / log(1 + _NEAR))
-        return near, *_simplicity(node.mesh)
+        return near, *simplicity(node.mesh)
 
     def reaches(self, order: tuple[float, ...]) -> bool:
         """See `CandidateSource`."""
@@ -126,7 +122,7 @@ class LayoutCandidates:
         first = min(self._found, key=self._rank_of)
         if first.iteration_s > self._ceiling_s or bound_s * (1 + max(TIE, self._slack)) < first.iteration_s:
             return True
-        return bound_s <= self._best_s * (1 + TIE) and _simplicity(node.mesh) < _simplicity(first.mesh)
+        return bound_s <= self._best_s * (1 + TIE) and simplicity(node.mesh) < simplicity(first.mesh)
 
     def branch(self, bound_s: float, node: WaitingLayout) -> Nodes:
         """Give a layout a closer bound, cut it, or simulate it."""
@@ -183,10 +179,9 @@ class LayoutCandidates:
     def _turn(self, node: WaitingLayout, took_s: float | None = None) -> Nodes:
         """Exchange the devices of stages and replicas, if that may gain more than a tie.
 
-        The result takes long to simulate, because replicas share links. So it is tried only if the closed forms say that
-        it is faster, or if the simulated time of the layout itself (`took_s`) is far above its closed form, which
-        does not know of messages that wait for each other. On mixed clusters the closed forms of both are compared
-        before either is simulated (`took_s` is None).
+        The result is slow to simulate, since replicas share links. It is tried only if its closed form is faster, or if
+        the layout's simulated time `took_s` is far above its closed form, which ignores messages that wait for each
+        other. On heterogeneous clusters, closed forms are compared before either simulation (`took_s` is None).
         """
         own = node.mesh
         if node.turned or own.units or own.depth == 1 or max(map(len, own.stands)) == 1:
@@ -219,8 +214,7 @@ class LayoutCandidates:
     def _unproved(self) -> list[Bounded[WaitingLayout]] | None:
         """Withdraw the best layout if it may exceed a device's memory under other timing.
 
-        Returns:
-            Its variants that may fit; None if the best layout is proved, or none is found.
+        Return its variants that may fit; None if the best layout is proved, or none is found.
         """
         if not self._found:
             return None
@@ -234,7 +228,7 @@ class LayoutCandidates:
 
     def _rank_of(self, one: SimulatedLayout) -> tuple[float, ...]:
         """Sort key of the results; layouts beyond the ceiling are last."""
-        return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
+        return one.iteration_s > self._ceiling_s, *rank(one, self._best_s)
 
     def _results(self) -> LayoutSearch:
         best_s, misses = self._best_s, self._misses
@@ -245,7 +239,7 @@ class LayoutCandidates:
                 (mesh, far.space.bound(mesh)) for far in self._far for mesh in far.space.cut(far.mesh, far.chunks)
             ]
             misses += [LayoutMiss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
-        little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
+        little = [miss for miss in misses if miss.seconds < best_s and miss.is_near]
         return LayoutSearch(
             tuple(sorted(self._found, key=self._rank_of)),
             self._considered,
@@ -254,17 +248,3 @@ class LayoutCandidates:
             min(little, key=lambda miss: miss.seconds, default=None),
             behind,
         )
-
-
-def _rank(one: SimulatedLayout, best_s: float) -> tuple[float, ...]:
-    """Rank of a layout: by seconds.
-
-    Among ties: newest weights, fewer stages, smaller groups, one recompute setting, unsharded state.
-    """
-    if one.iteration_s > best_s * (1 + TIE):
-        return (one.iteration_s,)
-    return best_s, *_simplicity(one.mesh), one.iteration_s
-
-
-def _simplicity(mesh: ParallelLayout) -> tuple[int, ...]:
-    return mesh.stale, mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)

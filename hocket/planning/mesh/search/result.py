@@ -1,9 +1,13 @@
-"""Results of a search over parallel layouts."""
+"""Results of a search over parallel layouts, and their order."""
 
 from dataclasses import dataclass
 
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.search.simulated import SimulatedLayout
+from hocket.planning.search.result import TIE
+from hocket.program.program import SHARDS
+
+_LITTLE = 1.25  # share of a device's memory up to which a layout is a near miss
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,11 @@ class LayoutMiss:
     def missing_bytes(self) -> float:
         """Bytes by which the device is too small."""
         return self.bytes - self.capacity_bytes
+
+    @property
+    def is_near(self) -> bool:
+        """True if the device is too small by little."""
+        return self.bytes <= _LITTLE * self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -46,3 +55,18 @@ class LayoutSearch:
     quicker: LayoutMiss | None = None
     behind: tuple[ParallelLayout, float] | None = None
     simple: SimulatedLayout | None = None
+
+
+def rank(one: SimulatedLayout, best_s: float) -> tuple[float, ...]:
+    """Rank of a layout: by seconds.
+
+    Among ties: newest weights, fewer stages, smaller groups, one recompute setting, unsharded state.
+    """
+    if one.iteration_s > best_s * (1 + TIE):
+        return (one.iteration_s,)
+    return best_s, *simplicity(one.mesh), one.iteration_s
+
+
+def simplicity(mesh: ParallelLayout) -> tuple[int, ...]:
+    """Sort key of ties: the simplest layout is least."""
+    return mesh.stale, mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)

@@ -13,7 +13,7 @@ from hocket.planning.explain.bottlenecks import limits_of
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.mesh.heterogeneous.layouts import alone, mixes, turned
 from hocket.planning.mesh.layout import ParallelLayout
-from hocket.planning.mesh.layout_space import LayoutSpace
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
@@ -60,7 +60,7 @@ def test_as_good_as_the_best_of_all(link: float) -> None:
     """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
     found = search_sizes(SMALL, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,))
+    layout_space = LayoutSpace.of(found.profile, cluster, LayoutFamily(1, "none", (1,)))
     best = min((simulated(layout_space, mesh) for mesh in every(layout_space, 8)), key=lambda one: one.iteration_s)
     assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
 
@@ -112,7 +112,7 @@ def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
     cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    layout_space = LayoutSpace(found.profile, cluster, 1, "none", (1,), shards=("none", "optimizer"))
+    layout_space = LayoutSpace.of(found.profile, cluster, LayoutFamily(1, "none", (1,), shards=("none", "optimizer")))
     recompute_cut, seen = RecomputeCut([layout_space]), 0
     for mesh, least_s in mixes(recompute_cut, 8):
         cut = recompute_cut.fitted(mesh)
@@ -165,14 +165,16 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
 def test_every_way_can_be_proved() -> None:
     """However many replicas stages have, and wherever they stand."""
     found = search_sizes(GPT, EIGHT, PlanRequest(16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
-    layout_space = LayoutSpace(found.profile, EIGHT, 1, "none", (1,))
+    layout_space = LayoutSpace.of(found.profile, EIGHT, LayoutFamily(1, "none", (1,)))
     recompute_cut = RecomputeCut([layout_space])
     for mesh, _ in mixes(recompute_cut, 16):
         cut = recompute_cut.fitted(mesh)
         for one in filter(None, (cut, turned(cut, layout_space) if cut else None)):
             whole = simulated(recompute_cut, one)
             tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=whole.bytes) for node in EIGHT.nodes))
-            near = replace(whole, space=RecomputeCut([LayoutSpace(found.profile, tight, 1, "none", (1,))]))
+            near = replace(
+                whole, space=RecomputeCut([LayoutSpace.of(found.profile, tight, LayoutFamily(1, "none", (1,)))])
+            )
             peaks = proven(near)
             assert max(peaks.values()) >= 0.9 * whole.bytes, one
 
@@ -183,7 +185,7 @@ def test_chunks_of_unlike_lengths() -> None:
     model, batch = replace(SMALL, layers=8), 4
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
     found = search_sizes(model, TWO, PlanRequest(batch, strategies=("interleaved",), **options))  # type: ignore[arg-type]
-    layout_space = LayoutSpace(found.profile, TWO, 1, "none", (1,))
+    layout_space = LayoutSpace.of(found.profile, TWO, LayoutFamily(1, "none", (1,)))
     alike = [
         order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
     ]

@@ -7,7 +7,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.heterogeneous.layouts import turned
 from hocket.planning.mesh.layout import STALE, STRATEGIES, USUAL
-from hocket.planning.mesh.layout_space import LayoutSpace, Source, spaces
+from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace, Source, spaces
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.search.search import search_meshes
 from hocket.planning.mesh.search.simulated import simulated
@@ -41,7 +41,7 @@ def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategie
 def test_neighbours_of_all_have_no_other_orientation() -> None:
     """On one level of alike devices replicas stand side by side: where they do not it takes as long, and is no runner-up."""
     flat = Cluster("flat", (Level("box", 8, 5e9, 1e-5),), "a100-80gb")
-    own = LayoutSpace(source, flat, 1, "none", (1, 2))
+    own = LayoutSpace.of(source, flat, LayoutFamily(1, "none", (1, 2)))
     for mesh in own.meshes(8):
         if min(mesh.depth, mesh.width) > 1 and mesh.chunks < 3:
             places = tuple(tuple(range(s, 8, mesh.depth)) for s in range(mesh.depth))
@@ -88,7 +88,7 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
 @pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
 def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
     """Of a uniform model: what the whole batch takes."""
-    layout_space = LayoutSpace(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
+    layout_space = LayoutSpace.of(source, SERVERS, LayoutFamily(2, "none", (1,), strategies=(strategy,)))
     mesh = next(mesh for mesh in layout_space.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
     assert mesh.microbatches == 34
     space, choice = layout_space.choice(mesh, 68)
