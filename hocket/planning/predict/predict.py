@@ -342,7 +342,8 @@ def _laid_out(asked: _Asked, repeats: int | None = None) -> tuple[NodeLayout, Co
     costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
     chosen = tuple(sorted(complete(strategy, options).items()))
     shapes = stage_shapes(profile, cuts)
-    return _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap), costs
+    schedule = _Schedule(strategy, shapes, len(costs.samples), chosen, swap)
+    return _layout(schedule, costs.rounds, repeats), costs
 
 
 def _sizes(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, ...]:
@@ -350,24 +351,38 @@ def _sizes(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) ->
     return microbatches_of(strategy, *batch, (len(cut.devices) for cut in cuts)).sizes
 
 
+class _Schedule(NamedTuple):
+    """Parts of a plan that its program depends on.
+
+    Attributes:
+        strategy: name of the strategy.
+        shapes: shape of each stage, from input to output.
+        microbatches: number of microbatches in a batch.
+        options: options of the strategy, complete and sorted by name.
+        swap: swapped state; None for a plan without swaps.
+    """
+
+    strategy: str
+    shapes: tuple[StageShape, ...]
+    microbatches: int
+    options: tuple[tuple[str, Any], ...]
+    swap: Swapping | None
+
+    def program(self) -> Program:
+        """Compile the program, with its swaps."""
+        options = dict(self.options)
+        program = compile_strategy(self.strategy, self.shapes, self.microbatches, options)
+        return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, options))
+
+
 @lru_cache(maxsize=256)
-def _layout(
-    strategy: str,
-    shapes: tuple[StageShape, ...],
-    microbatches: int,
-    options: tuple[tuple[str, Any], ...],
-    rounds: int,
-    repeats: int | None = None,
-    swap: Swapping | None = None,
-) -> NodeLayout:
+def _layout(schedule: _Schedule, rounds: int, repeats: int | None = None) -> NodeLayout:
     """The lowered program.
 
     By default it has as many repetitions as the steady state needs.
     """
     with paused():
-        program = compile_strategy(strategy, shapes, microbatches, dict(options))
-        if swap is not None:
-            program = with_swaps(program, swap, habits(strategy, dict(options)))
+        program = schedule.program()
         return lay_out(program, enough_repeats(program, rounds) if repeats is None else repeats)
 
 

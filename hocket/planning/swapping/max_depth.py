@@ -123,8 +123,8 @@ def _staying(
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-    limit = f"{high} blocks: {known[high].lacks}"
-    return _largest(name, profile, block, low, known[low].config or "", limit, low == most)
+    limit = "" if low == most else f"{high} blocks: {known[high].lacks}"
+    return _largest(name, profile, block, low, known[low].config or "", limit)
 
 
 class _Tried(NamedTuple):
@@ -231,13 +231,16 @@ def _swapped(
     limit = f"{more} blocks: the host of server {server} needs {needed} of {show_bytes(has)}"
     if times < LEAST:
         return MaxDepth(name, 0, 0, 0.0, limit=limit)
-    return _largest(name, profile, block, times, config, limit, False)
+    return _largest(name, profile, block, times, config, limit)
 
 
-def _largest(
-    name: str, profile: ModelProfile, block: RepeatedBlock, times: int, config: str, limit: str, more: bool
-) -> MaxDepth:
+def _largest(name: str, profile: ModelProfile, block: RepeatedBlock, times: int, config: str, limit: str) -> MaxDepth:
+    """Result for a number of blocks.
+
+    Arguments:
+        limit: reason why one more block does not fit; empty if more blocks were not tried.
+    """
     own = range(block.first + block.size, block.first + 2 * block.size)
     layers = len(profile.layers) + (times - block.times) * block.size
     weights = profile.unique_weights_bytes + (times - block.times) * profile.weights_bytes(own)
-    return MaxDepth(name, times, layers, weights, config, "" if more else limit, more)
+    return MaxDepth(name, times, layers, weights, config, limit, more=not limit)
