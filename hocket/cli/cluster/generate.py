@@ -11,6 +11,7 @@ from hocket.cli.output.options import Json
 
 if TYPE_CHECKING:
     from hocket.scheduler.model.throughputs import ThroughputTable
+    from hocket.scheduler.simulation.trace_generator import Draws
     from hocket.scheduler.simulation.workload import Workload
 
 RATES = (1e-6, 1e6)  # jobs an hour
@@ -74,6 +75,7 @@ def generate(
     from hocket.cli.output.tables import print_json
     from hocket.errors import InputError
     from hocket.scheduler.readers import read_throughputs
+    from hocket.scheduler.simulation.trace_generator import Draws
     from hocket.scheduler.simulation.workload import MOST_JOBS, as_text
     from hocket.util.files import write_atomic
     from hocket.util.units import show_count
@@ -87,7 +89,8 @@ def generate(
     within("--rate", per_hour, *RATES, "jobs an hour")
     check_outputs({"--output": output}, (throughputs,))
     with by_options():
-        found = drawn(drawing, read_throughputs(throughputs), jobs, per_hour, seed, priorities, slos)
+        draws = Draws(priorities=priorities, slos=slos)
+        found = drawn(drawing, read_throughputs(throughputs), jobs, per_hour, seed, draws)
     write_atomic(output, as_text(found))
     if json:
         print_json({"output": str(output), "jobs": len(found.jobs), "origin": found.origin})
@@ -101,8 +104,7 @@ def drawn(
     jobs: int,
     per_hour: float,
     seed: int,
-    priorities: bool = False,
-    slos: bool = False,
+    draws: "Draws | None" = None,
 ) -> "Workload":
     """Generate a workload.
 
@@ -111,13 +113,12 @@ def drawn(
 
     Arguments:
         per_hour: arrival rate of a continuous trace, in jobs an hour.
-        priorities: give a fifth of the jobs five times the weight.
-        slos: give each job an SLO.
+        draws: distributions of the jobs; `kind` says whether some have several workers.
     """
     from dataclasses import replace
 
     from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
 
-    usual = Draws(kind in (TraceKind.MULTIPLE, TraceKind.STATIC_MULTIPLE), priorities, slos)
-    draws = usual if usual.reference in table.types else replace(usual, reference=table.types[0])
+    draws = replace(draws or Draws(), multiple=kind in (TraceKind.MULTIPLE, TraceKind.STATIC_MULTIPLE))
+    draws = draws if draws.reference in table.types else replace(draws, reference=table.types[0])
     return continuous(table, jobs, per_hour, seed, draws) if kind.continues else static(table, jobs, seed, draws)

@@ -1,7 +1,7 @@
 """`hocket profile`, `calibrate`, `import` and `links`: input files of planning."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,11 @@ from hocket.cli.output.options import at_least_one
 from hocket.cli.output.progress import Progress
 from hocket.printable import say
 
+if TYPE_CHECKING:
+    from hocket.profiling.profile import ModelProfile
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
+_NOTHING_MEASURED = "no --device together with --device-type, which measures nothing"
 
 
 def profile(
@@ -82,10 +86,12 @@ def profile(
             raise InputError("--compile", "--device-type, which estimates without measuring", "a job that is measured")
         if device is not None:
             step = "Leave one out: --device measures on this machine, --device-type estimates for any device type."
-            raise InputError(
-                "--device", device, "no --device together with --device-type, which measures nothing", step
-            )
-        _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
+            raise InputError("--device", device, _NOTHING_MEASURED, step)
+        if neighbours is not None:
+            raise InputError("--busy-workers", str(neighbours), _NOTHING_MEASURED)
+        if tensor != 1:
+            raise InputError("--tensor", str(tensor), _NOTHING_MEASURED)
+        _save(_estimated(job, microbatch, device_type, calibration, not json), output, json)
         return
     if calibration is not None:
         from hocket.errors import InputError
@@ -241,26 +247,17 @@ def links(
     print(cluster.to_yaml() + f"wrote {output}")
 
 
-def _work_out(
-    job: Path,
-    output: Path,
-    microbatch: list[int] | None,
-    device_type: str,
-    calibration: Path | None,
-    neighbours: int | None,
-    tensor: int,
-    json: bool,
-) -> None:
-    """Estimate the profile of a job on a device type; the device need not be present."""
-    from hocket.errors import InputError
+def _estimated(
+    job: Path, microbatch: list[int] | None, device_type: str, calibration: Path | None, shown: bool
+) -> "ModelProfile":
+    """Estimate the profile of a job on a device type; the device need not be present.
+
+    Arguments:
+        shown: True to show the progress.
+    """
     from hocket.hardware.resolve import device_type_of
     from hocket.profiling.job.job import check_job_file
 
-    alone = "no --device together with --device-type, which measures nothing"
-    if neighbours is not None:
-        raise InputError("--busy-workers", str(neighbours), alone)
-    if tensor != 1:
-        raise InputError("--tensor", str(tensor), alone)
     kind = device_type_of(device_type)
     check_job_file(job)
 
@@ -274,9 +271,8 @@ def _work_out(
     from hocket.profiling.analytic.sketch import sketch
     from hocket.profiling.profile import CPU
 
-    with Progress("looking at the model", not json) as report:
-        found = costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
-    _save(found, output, json)
+    with Progress("looking at the model", shown) as report:
+        return costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
 
 
 def _save(found: Any, output: Path, json: bool) -> None:

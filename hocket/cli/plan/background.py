@@ -45,26 +45,16 @@ Limit = Annotated[
 ]
 
 
-def collocated(
-    opened: "LoadedPlan",
-    path: Path,
-    batch_size: int | None,
-    idle_only: bool,
-    priority: bool,
-    outstanding: int,
-    launch_ms: float | None,
-    slowdown_limit: float | None,
-) -> "Collocated":
-    """Simulate the plan with the background job of a file.
+def rules_of(
+    idle_only: bool, priority: bool, outstanding: int, launch_ms: float | None, slowdown_limit: float | None
+) -> "Collocation":
+    """Return the rules of sharing a device that the command's options state.
 
-    Arguments:
-        path: a plan for one device, or a profile.
-        batch_size: samples per step of a background profile.
-        idle_only, priority, outstanding, launch_ms, slowdown_limit: options of the command.
+    Raises:
+        InputError: an option is out of range.
     """
     from hocket.cost.contention import Collocation
     from hocket.errors import InputError
-    from hocket.planning.background.background_job import background_job, beside
 
     if launch_ms is not None and not launch_ms > 0:
         raise InputError("--launch-ms", f"{launch_ms:g}", "milliseconds > 0")
@@ -72,13 +62,24 @@ def collocated(
         raise InputError("--outstanding", str(outstanding), "at least one launch")
     if slowdown_limit is not None and not slowdown_limit >= 1:
         raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: a factor on the time without background job")
-    rules = Collocation(
+    return Collocation(
         priority=priority,
         beside=not idle_only,
         outstanding=outstanding,
         launch_s=None if launch_ms is None else launch_ms / 1e3,
         slowdown_limit=inf if slowdown_limit is None else slowdown_limit,
     )
+
+
+def collocated(opened: "LoadedPlan", path: Path, batch_size: int | None, rules: "Collocation") -> "Collocated":
+    """Simulate the plan with the background job of a file.
+
+    Arguments:
+        path: a plan for one device, or a profile.
+        batch_size: samples per step of a background profile.
+    """
+    from hocket.planning.background.background_job import background_job, beside
+
     return beside(opened, background_job(path, opened.plan.cluster, batch_size), rules)
 
 
@@ -204,7 +205,7 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
         launches = [one.seconds for one in found.background.divided(rules.launch_s).launches if one.kind == kind]
         longest = f" (launches of up to {show_seconds(max(launches))})" if launches else ""
         name = "optimizer's step" if kind == Kind.STEP else kind or "job"
-        what = "by collectives beside launches" if kind == COLLECTIVE else f"to the {name} of the background{longest}"
+        what = "by collectives during launches" if kind == COLLECTIVE else f"to the {name} of the background{longest}"
         yield f"of the foreground's lost time, {lost_s / total_s:.0%} was lost {what}"
         for one in remedies(opened, found):
             rate = show_number(one.background_samples_per_s)

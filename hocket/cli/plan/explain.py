@@ -14,7 +14,7 @@ from hocket.util.units import show_count, show_gap
 if TYPE_CHECKING:
     from hocket.planning.explain.baseline_comparison import BaselineComparison
     from hocket.planning.explain.what_if import ScenarioResult
-    from hocket.planning.plan import Plan
+    from hocket.planning.load import LoadedPlan
     from hocket.planning.search.request import PlanRequest
     from hocket.planning.search.result import Refused
     from hocket.profiling.profile import ModelProfile
@@ -33,6 +33,7 @@ class Explained:
     """Bottlenecks of a plan, and what-if results.
 
     Arguments:
+        opened: the plan and its profile.
         answers: what-if results to show.
         verdict: comparison with a baseline strategy.
         runner_up: sentence on the second-best candidate.
@@ -42,21 +43,20 @@ class Explained:
 
     def __init__(
         self,
-        plan: "Plan",
-        profile: "ModelProfile",
+        opened: "LoadedPlan",
         answers: "Sequence[ScenarioResult]",
         verdict: "BaselineComparison",
         runner_up: str = "",
         amplification: "Mapping[str, Any] | None" = None,
         buckets: str = "",
     ) -> None:
-        from hocket.planning.predict.predict import critical_path_of, predict_iteration
+        from hocket.planning.predict.predict import critical_path_of
 
-        self.plan, self.answers, self.verdict, self.runner_up = plan, answers, verdict, runner_up
+        self.plan, self.answers, self.verdict, self.runner_up = opened.plan, answers, verdict, runner_up
         self.amplification = amplification or {}
         self.buckets = buckets
-        self.path: PathSeconds = critical_path_of(plan, profile)
-        self.predicted = plan.predicted or predict_iteration(plan, profile)
+        self.path: PathSeconds = critical_path_of(opened.plan, opened.profile)
+        self.predicted = opened.plan.predicted or opened.predicted
 
     def shares(self) -> dict[str, float]:
         """Compute each part's share of the critical path, the largest first.
@@ -227,6 +227,7 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
     """Explain the best plan of an analytic model."""
     from hocket.planning.explain.baseline_comparison import of_sizes
     from hocket.planning.explain.what_if import ask_sizes, fewer, usual
+    from hocket.planning.load import LoadedPlan
 
     questions, alone = usual(found.cluster), fewer(found.cluster, found.best.predicted.bubble_fraction)
     answers = []
@@ -236,9 +237,8 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
         one = ask_sizes(found, question, search=k >= len(questions))
         if k < len(questions) or one.gain > 0:
             answers.append(one)
-    plan, profile = found.plan(found.best), found.profile_of(found.best)
-    verdict = of_sizes(found)
-    return Explained(plan, profile, answered(answers), verdict, buckets=found.buckets_text)
+    opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
+    return Explained(opened, answered(answers), of_sizes(found), buckets=found.buckets_text)
 
 
 def explained_profile(
@@ -247,6 +247,7 @@ def explained_profile(
     """Explain the best plan of a profiled job."""
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
     from hocket.planning.explain.what_if import ask_profile, usual
+    from hocket.planning.load import LoadedPlan
     from hocket.planning.waves.explain import why_not
 
     plan = found.best.plan
@@ -270,7 +271,8 @@ def explained_profile(
         limit, second = request.amplification_limit, found.candidates[1:2]
         amplification = {"limit": limit, "best": found.best.amplification}
         amplification["runner_up"] = second[0].amplification if second else None
-    return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
+    opened = LoadedPlan(plan, profile)
+    return Explained(opened, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
 
 
 def _runner_up(found: Any) -> str:

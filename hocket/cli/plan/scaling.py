@@ -124,7 +124,7 @@ def _networks(
     Raises:
         InputError: bandwidths of two levels.
     """
-    from hocket.cli.plan.what_if import level_factor
+    from hocket.cli.plan.scenarios import level_factor
     from hocket.errors import InputError
     from hocket.hardware.change import Change
     from hocket.planning.goals.time_to_accuracy import scale

@@ -142,10 +142,13 @@ def simulate(
         check_output(report, *REPORT_FILE)
     opened = open_plan(plan)
     validate(opened)
-    rules = (background_batch, idle_only, priority, outstanding, launch_ms, slowdown_limit)
-    if background is None and rules != (None, False, True, 1, None, None):
+    sharing = (idle_only, priority, outstanding, launch_ms, slowdown_limit)
+    if background is None and (background_batch, *sharing) != (None, False, True, 1, None, None):
         raise InputError("--background", "nothing", "the file of a background job, for the other options")
-    both = None if background is None else collocating.collocated(opened, background, *rules)
+    both = None
+    if background is not None:
+        rules = collocating.rules_of(*sharing)
+        both = collocating.collocated(opened, background, background_batch, rules)
     real = _run_of(measured, report, opened.program.name) if measured else None
     found, summary = opened.simulate()
     if trace:

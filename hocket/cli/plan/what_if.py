@@ -56,6 +56,7 @@ def what_if(
     """
     from hocket.cli.output.tables import print_json
     from hocket.cli.plan.explain import answer_json, answered, print_answers
+    from hocket.cli.plan.scenarios import batch_scenarios, device_scenarios, factor_scenarios, link_scenarios
     from hocket.planning.explain.what_if import usual
 
     if planned is not None:
@@ -66,7 +67,17 @@ def what_if(
         if word.lstrip("+-").isdecimal():
             at_least_one("--batch", int(word))
     asked = _WhatIfOptions(model, cluster, planned, replan)
-    answers = asked.changes(bandwidth, latency, memory, host_link, rate, batch, devices, device_type)
+    answers = [
+        *link_scenarios("bandwidth", bandwidth),
+        *link_scenarios("latency", latency),
+        *factor_scenarios("memory", "memory", memory),
+        *factor_scenarios("host link", "host_link", host_link),
+        *factor_scenarios("rates", "rate", rate),
+        *batch_scenarios(batch, asked.batch_size),
+        *device_scenarios(devices, device_type),
+    ]
+    for question in answers:
+        question.change.of(asked.cluster)  # raises InputError for an impossible change
     questions = [_joined(answers)] if combined and answers else answers or list(usual(asked.cluster, asked.swaps))
     found = [asked.answer(question) for question in questions]
     found = found if answers else answered(found)
@@ -146,40 +157,6 @@ class _WhatIfOptions:
         self.now, self.samples_per_s = sized.best.label, sized.best.predicted.samples_per_s
         self.answer = lambda question: ask_sizes(sized, question)
 
-    def changes(
-        self,
-        bandwidth: Sequence[str] | None,
-        latency: Sequence[str] | None,
-        memory: Sequence[str] | None,
-        host_link: Sequence[str] | None,
-        rate: Sequence[str] | None,
-        batch: Sequence[str] | None,
-        devices: Sequence[int] | None,
-        device_type: Sequence[str] | None,
-    ) -> "list[Scenario]":
-        """Build one scenario for each option value; its name repeats the value."""
-        from hocket.hardware.change import Change
-        from hocket.planning.explain.what_if import Scenario
-
-        def links(told: Sequence[str] | None, key: str) -> "list[Scenario]":
-            pairs = [(word, *level_factor(word, f"--{key}")) for word in told or ()]
-            return [Scenario(f"{key} {word}", Change(**{key: {name: factor}})) for word, name, factor in pairs]  # type: ignore[arg-type]
-
-        found = [*links(bandwidth, "bandwidth"), *links(latency, "latency")]
-        found += [Scenario(f"memory {word}", Change(memory=factor_of(word, "--memory"))) for word in memory or ()]
-        found += [
-            Scenario(f"host link {word}", Change(host_link=factor_of(word, "--host-link"))) for word in host_link or ()
-        ]
-        found += [Scenario(f"rates {word}", Change(rate=factor_of(word, "--rate"))) for word in rate or ()]
-        for word in batch or ():
-            factor = int(word) / self.batch_size if word.isdecimal() else factor_of(word, "--batch")
-            found.append(Scenario(f"batch {word}", batch=factor))
-        found += [Scenario(f"{count} devices", Change(devices=count)) for count in devices or ()]
-        found += [Scenario(f"devices of type {name}", Change(device_type=name)) for name in device_type or ()]
-        for question in found:
-            question.change.of(self.cluster)  # raises InputError for an impossible change
-        return found
-
 
 def _joined(questions: "Sequence[Scenario]") -> "Scenario":
     """Combine all scenarios into one.
@@ -212,39 +189,3 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
             else:
                 whole[one.name] = value
     return Scenario(", ".join(question.text for question in questions), Change(**whole), batch)
-
-
-def factor_of(text: str, place: str) -> float:
-    """Parse a factor such as 2x, 0.5x, +10% or -20%.
-
-    Raises:
-        InputError: any other text, at `place`.
-    """
-    from math import inf, nan
-
-    from hocket.errors import InputError
-
-    try:
-        if text.endswith("%") and text[:1] in "+-":
-            factor = 1 + float(text[:-1]) / 100
-        else:
-            factor = float(text[:-1]) if text.endswith("x") else nan
-    except ValueError:
-        factor = nan
-    if not 0 < factor < inf:
-        raise InputError(place, repr(text), "a factor, such as 2x or +10%")
-    return factor
-
-
-def level_factor(text: str, place: str) -> tuple[str, float]:
-    """Parse a level and a factor, such as server=2x.
-
-    Raises:
-        InputError: any other text, at `place`.
-    """
-    from hocket.errors import InputError
-
-    name, equals, factor = text.rpartition("=")
-    if not equals or not name:
-        raise InputError(place, repr(text), "a level and a factor, such as server=2x")
-    return name, factor_of(factor, place)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cli.plan.what_if import factor_of
+from hocket.cli.plan.scenarios import factor_of
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.profiling.analytic.synthetic import chain
