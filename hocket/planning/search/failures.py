@@ -1,4 +1,4 @@
-"""Turn a candidate's exception into a refusal or a bug report.
+"""Refusals of candidates: exceptions, bugs and missing memory.
 
 Rules of this file: one candidate that fails never ends the search.
 - The input does not suit the candidate (InputError): it is refused, like a candidate that does not fit.
@@ -7,10 +7,17 @@ Rules of this file: one candidate that fails never ends the search.
 """
 
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.errors import InputError, ProgramError, RefusedError
+from hocket.hardware.cluster import Cluster
 from hocket.planning.search.result import Refused
+from hocket.program.program import StageShape
+from hocket.strategies.base.search_space import Candidate
+from hocket.strategies.base.strategy import config as config_of
+from hocket.util.units import show_bytes
 
 _PACKAGE = Path(__file__).parents[2]
 _MOST = 400  # characters of a bug's text, since the error of an invalid program contains its diagram
@@ -44,3 +51,40 @@ def _where(error: Exception) -> str:
         if _PACKAGE in Path(frame.filename).parents:
             return f" at {Path(frame.filename).relative_to(_PACKAGE).as_posix()}:{frame.lineno}"
     return ""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Reason to refuse a candidate, with the missing memory if that is the reason."""
+
+    text: str
+    missing_bytes: float = 0.0
+
+
+def too_large(cluster: Cluster, peaks: Mapping[int, float], how: str) -> Reason | None:
+    """Reason with the device that lacks most memory; None if all devices have enough.
+
+    Arguments:
+        peaks: bytes that each device needs.
+        how: words before these bytes, such as "at least ".
+    """
+    capacity = {device: cluster.capacity_bytes(device) for device in sorted(peaks)}
+    device = max(capacity, key=lambda d: peaks[d] - capacity[d])
+    missing = peaks[device] - capacity[device]
+    if missing <= 0:
+        return None
+    needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+    return Reason(needs, missing)
+
+
+def label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:
+    """Short label of a candidate, such as '2-2 b4 recompute'."""
+    recompute = " recompute" if any(stage.recompute for stage in candidate.stages) else ""
+    options = "".join(f" {key}={value}" for key, value in candidate.options.items())
+    return f"{configuration(shapes)} b{candidate.microbatch_size}{recompute}{options}"
+
+
+def configuration(shapes: tuple[StageShape, ...]) -> str:
+    """Configuration with its sharding; FSDP units already imply full sharding."""
+    found = config_of(shapes)
+    return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")

@@ -18,14 +18,14 @@ from hocket.planning.predict.predict import predict_choice, proven_peaks, trace_
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.bounds.bounds import Bounds
 from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
-from hocket.planning.search.failures import failed
+from hocket.planning.search.failures import Reason, configuration, failed, label, too_large
 from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
 from hocket.program.program import StageShape
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
-from hocket.strategies.base.strategy import complete, config, microbatches_of, missing, refusal, strategy, yields_idle
-from hocket.util.units import show_bytes, show_count
+from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, strategy, yields_idle
+from hocket.util.units import show_count
 
 SIMULATED_PER_STRATEGY = 4  # simulated candidates that can be the best only of their strategy
 
@@ -140,11 +140,11 @@ class ProfiledCandidates:
                 return [*more, (bound_s, replace(node, tight=True))]
             reason = reason or self._simulate(name, shapes, candidate)
         except Exception as error:
-            self.refused.append(failed(name, _label(shapes, candidate), error))
+            self.refused.append(failed(name, label(shapes, candidate), error))
             reason = None
         self._done += 1
         if reason is not None:
-            self.refused.append(Refused(name, _label(shapes, candidate), reason.text, reason.missing_bytes))
+            self.refused.append(Refused(name, label(shapes, candidate), reason.text, reason.missing_bytes))
             if reason.missing_bytes:
                 if self._space.shard is None and not (tight and self._worth_sharing(name, shapes, candidate)):
                     more += self._variant(name, shared(candidate))
@@ -165,23 +165,23 @@ class ProfiledCandidates:
         """True if sharded optimizer steps may gain more than a tie."""
         return self._space.shard is None and self._bounds.step_share(name, shapes, candidate) > TIE
 
-    def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> Reason | None:
         """Reason why a candidate need not be simulated; None otherwise."""
         widths = (len(stage.devices) for stage in candidate.stages)
         batches = microbatches_of(name, self._space.batch_size, candidate.microbatch_size, widths)
         reason = refusal(name, shapes, batches.count, complete(name, candidate.options))
         if reason:
-            return _Reason(reason)
+            return Reason(reason)
         forwards = period_forwards(candidate.stages, candidate.microbatches)
         if forwards > MAX_FORWARDS:
-            return _Reason(
+            return Reason(
                 f"with these numbers of replicas the schedule repeats only after {forwards // len(shapes)} microbatches; "
                 f"programs of more than {MAX_FORWARDS} forwards are not considered"
             )
         too_much = self._beyond(name, candidate, self._bounds.quick_s(candidate))
-        return too_much or self._too_large(self._bounds.peak_bytes(name, shapes, candidate), "at least ")
+        return too_much or too_large(self._space.cluster, self._bounds.peak_bytes(name, shapes, candidate), "at least ")
 
-    def _beyond(self, name: str, candidate: Candidate, least_s: float) -> "_Reason | None":
+    def _beyond(self, name: str, candidate: Candidate, least_s: float) -> Reason | None:
         """Reason if a candidate exceeds the amplification limit; None otherwise.
 
         Arguments:
@@ -190,7 +190,7 @@ class ProfiledCandidates:
         if self._tolerance is None or yields_idle(name):
             return None
         text = self._tolerance.refusal(held_s(candidate.stages, least_s, self._tolerance.members), "at least ")
-        return _Reason(text) if text else None
+        return Reason(text) if text else None
 
     def _used_s(self, name: str, candidate: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
         """Device-seconds of an iteration."""
@@ -198,11 +198,11 @@ class ProfiledCandidates:
             return tolerance.members * sum(active_s(trace_of_choice(self._space, name, candidate)).values())
         return held_s(candidate.stages, iteration_s, tolerance.members)
 
-    def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> "_Reason | None":
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> Reason | None:
         """Simulate a candidate and add it to `found`, or return the reason to refuse it."""
         predicted = predict_choice(self._space, name, candidate)
         plan = replace(make_plan(self._space, name, candidate, self._profile_path), predicted=predicted)
-        reason = self._too_large(predicted.peak_memory_bytes, "")
+        reason = too_large(self._space.cluster, predicted.peak_memory_bytes, "")
         amplification, better = None, None
         if reason is None and self._tolerance is not None:
             used_s = self._used_s(name, candidate, predicted.iteration_s, self._tolerance)
@@ -210,7 +210,7 @@ class ProfiledCandidates:
             better = self._rebucket(plan) if text else None
             if text and better is None:
                 self._kept[name] += 1
-                return _Reason(text)
+                return Reason(text)
             if better is not None:
                 predicted, used_s = better.predicted, better.used_s
                 plan = replace(plan, stages=better.plan.stages, predicted=predicted)
@@ -219,7 +219,7 @@ class ProfiledCandidates:
         if reason is None and better is None and promising and self._is_near(predicted.peak_memory_bytes):
             # Other timing may need more memory than the simulated one, and `check` takes no risk. The proof is skipped for a
             # candidate that is not among the best of its strategy.
-            reason = self._too_large(proven_peaks(self._space, name, candidate), "up to ")
+            reason = too_large(self._space.cluster, proven_peaks(self._space, name, candidate), "up to ")
         if reason is not None:
             return reason
         seconds = predicted.iteration_s
@@ -227,7 +227,7 @@ class ProfiledCandidates:
             Evaluated(
                 predicted,
                 name,
-                _config(shapes),
+                configuration(shapes),
                 plan,
                 updates_of(
                     name,
@@ -247,34 +247,3 @@ class ProfiledCandidates:
 
     def _is_near(self, peaks: dict[int, float]) -> bool:
         return any(size > NEAR * self._space.cluster.capacity_bytes(device) for device, size in peaks.items())
-
-    def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
-        """The device with the largest lack of memory; None if all devices have enough."""
-        capacity = {device: self._space.cluster.capacity_bytes(device) for device in sorted(peaks)}
-        device = max(capacity, key=lambda d: peaks[d] - capacity[d])
-        missing = peaks[device] - capacity[device]
-        if missing <= 0:
-            return None
-        needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
-        return _Reason(needs, missing)
-
-
-@dataclass(frozen=True)
-class _Reason:
-    """Reason to refuse a candidate, with the missing memory if that is the reason."""
-
-    text: str
-    missing_bytes: float = 0.0
-
-
-def _label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:
-    """Short label of a candidate, such as '2-2 b4 recompute'."""
-    recompute = " recompute" if any(stage.recompute for stage in candidate.stages) else ""
-    options = "".join(f" {key}={value}" for key, value in candidate.options.items())
-    return f"{_config(shapes)} b{candidate.microbatch_size}{recompute}{options}"
-
-
-def _config(shapes: tuple[StageShape, ...]) -> str:
-    """Configuration with its sharding; FSDP units already imply full sharding."""
-    found = config(shapes)
-    return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")
