@@ -177,7 +177,10 @@ def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
 
 @each([f"{name} sequence" for name in ("2x2x1", "2x2x1 gloo", "2x2x1 two_bw", "2x2x2")])
 def test_borders_are_slices_of_the_sequence(results: Found, name: str) -> None:
-    """Each worker sends a t-th of what it sends of whole sequences, and has less memory at its peak."""
+    """Borders are slices of the sequence.
+
+    With t members, each worker sends 1/t of the bytes of whole sequences, and its memory peak is lower.
+    """
     for fact, plain in zip(results[name][0], results[name.removesuffix(" sequence")][0], strict=True):
         assert WIDTH * fact["sent_bytes"] == plain["sent_bytes"] > 0
         assert fact["peak_bytes"] < plain["peak_bytes"]

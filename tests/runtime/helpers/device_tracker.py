@@ -1,6 +1,9 @@
-"""What lies on devices, told from outside: every storage that an operation makes is a device's, with the bytes that it has at the moment.
+"""Tracker of device memory, independent of the memory manager.
 
-Nothing is asked of the memory manager. Host buffers are none of an operation's results, and neither is the job's own model."""
+Each storage that an operation creates belongs to a device, with its current bytes.
+
+Nothing is asked of the memory manager. Host buffers are none of an operation's results, and neither is the job's own model.
+"""
 
 import weakref
 from collections.abc import Iterable
@@ -13,7 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class DeviceTracker(TorchDispatchMode):
-    """A context manager; `peak_bytes`: the most that lived behind any operation inside."""
+    """Context manager that tracks the peak of device memory.
+
+    `peak_bytes` is the highest number of bytes after any operation inside.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,8 @@
-"""A program whose device has nothing between two compute instructions: all that one leaves goes to the host, all that the next reads
-comes back. No policy is as hard on what is swapped; `hocket.program.passes.swapping.insert` has those that are meant to be run."""
+"""Program that keeps nothing on its device between compute instructions.
+
+All results of an instruction go to the host, and all inputs of the next instruction come back. No policy swaps more.
+`hocket.program.passes.swapping.insert` has the policies for real runs.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

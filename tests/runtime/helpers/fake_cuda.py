@@ -1,4 +1,6 @@
-"""A GPU's streams, events and memory without a GPU: who may count on what is worked out, and every use of memory that nothing orders is kept.
+"""Fake GPU: streams, events and memory of torch.cuda without a GPU.
+
+It derives which work is known to be complete, and records every unordered use of memory.
 
 Work that a thread begins is put into the current stream and is over only when somebody has waited for it: a stream knows its own work
 and that of events for which it has waited; the host knows what it has waited for, and tells every stream that gets work afterwards. Of
@@ -128,7 +130,11 @@ class FakeCuda:
 
 
 class _Memory:
-    """Which stream asked for it; who has used it and until when; whom the allocator was told of."""
+    """Streams of a piece of memory.
+
+    They are the stream that allocated it, the streams that used it and until when, and the streams that the allocator
+    was told of.
+    """
 
     def __init__(self, maker: int, dies: Any) -> None:
         self.maker, self.dies = maker, dies

@@ -1,4 +1,7 @@
-"""What the tests of the nursery have it start: does what it is told and tells what it sees."""
+"""Child process for tests of the fork server.
+
+It does what its word says and reports what it sees.
+"""
 
 import json
 import os
@@ -10,7 +13,11 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """`tell`, what there is to be seen; `wait`, for the first handle's other end to close; `raise`; or leave with a code."""
+    """Run one word of a test.
+
+    `tell` prints the state of the process, `wait` waits for the other end of the first handle to close, and `raise`
+    raises an error. Any other word is an exit code.
+    """
     (word,) = arguments
     if word == "raise":
         raise ValueError("as told")

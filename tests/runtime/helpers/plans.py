@@ -1,4 +1,7 @@
-"""Helps for the tests of runtime/: small jobs, and plans that cut them into runs of layers of equal number."""
+"""Helpers for the tests of runtime/: small jobs and plans.
+
+Plans cut a job into stages of equally many layers.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -30,7 +33,10 @@ def momentum(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 
 
 def gentle(parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """Small steps: batch normalisation over two samples makes a thousand times more of rounding in 20 larger ones."""
+    """Return an optimizer with small steps.
+
+    After 20 larger steps, batch normalisation over two samples amplifies rounding errors a thousandfold.
+    """
     return torch.optim.SGD(parameters, lr=0.002, momentum=0.9)
 
 
@@ -64,7 +70,10 @@ def uneven_weight(batch: dict[str, Tensor]) -> Tensor:
 
 @cache
 def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch.float64) -> Captured:
-    """A small job of the zoo, captured; the same object in every test, which leave it as it is."""
+    """Capture a small job of the zoo.
+
+    All tests share the same object and do not change it.
+    """
     job = models.small_job(
         model.split()[0],
         dtype=dtype,
@@ -94,9 +103,12 @@ def _by_groups(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again. Stages of
-    `burst_parallel` are on the first devices, those of `waves` go round as many devices as there are stages, all others are on devices
-    of their own; `tick_tock` has each a second time, as its other wave."""
+    """One way to run a model: numbers of replicas by stage.
+
+    With `rounds` > 1, stages go round the devices several times. Stages of `burst_parallel` are on the first devices.
+    Stages of `waves` go round as many devices as there are stages. All other stages have their own devices.
+    `tick_tock` has each stage twice, the second time as its other wave.
+    """
 
     strategy: str
     widths: tuple[int, ...]
@@ -148,7 +160,10 @@ def program_of(case: Case, graph: Captured) -> Program:
 
 
 def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    """Every found tensor equals the expected one to a tolerance relative to its largest entry."""
+    """Assert that every found tensor equals the expected tensor.
+
+    The tolerance is relative to the tensor's largest entry.
+    """
     assert found
     for name, tensor in found.items():
         scale = float(expected[name].abs().max())
@@ -169,7 +184,10 @@ def by_bundle(losses: list[tuple[int, float, float]], merged: int) -> list[tuple
 def assert_same_losses(
     found: list[tuple[int, float, float]], expected: list[tuple[int, float, float]], tolerance: float
 ) -> None:
-    """The same microbatches with the same weights (numbers of samples) and the same losses."""
+    """Assert the same microbatches with the same weights and losses.
+
+    Weights are numbers of samples.
+    """
     assert [(m, n) for m, _, n in found] == [(m, n) for m, _, n in expected]
     for (m, a, _), (_, b, _) in zip(found, expected, strict=True):
         assert abs(a - b) <= tolerance * abs(b), f"microbatch {m}: {a!r}, not {b!r}"

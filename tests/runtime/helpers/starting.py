@@ -1,4 +1,7 @@
-"""Worker processes of tests: forks of the nursery that the runs of a test session share, so that torch is loaded once for all."""
+"""Worker processes of tests, as forks of a shared fork server.
+
+The runs of a test session share the server, so torch is loaded only once.
+"""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +11,10 @@ from tests.limits import HUNG_S
 
 
 def start(module: str, *arguments: Sequence[object]) -> list[fork_server.ForkedProcess]:
-    """A process for each list of arguments that calls `main(arguments, handles, parent)` of a module of the tests."""
+    """Start a process for each list of arguments.
+
+    It calls `main(arguments, handles, parent)` of a module of the tests.
+    """
     # As runs have it, so that theirs is used.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return [fork_server.start(module, [str(word) for word in own], environment, out=2) for own in arguments]

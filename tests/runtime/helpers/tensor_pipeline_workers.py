@@ -1,4 +1,7 @@
-"""Real processes for pipelines of tensor-parallel stages: each stage is two processes, each of which runs a pipeline's device."""
+"""Real processes for pipelines of tensor-parallel stages.
+
+Each stage is two processes, and each process runs a device of a pipeline.
+"""
 
 import copy
 import json

@@ -1,4 +1,7 @@
-"""Real processes for the tests of tensor parallelism: each writes what it found beside the others' files."""
+"""Real processes for the tests of tensor parallelism.
+
+Each process writes its results beside the files of the others.
+"""
 
 import copy
 import hashlib
@@ -38,7 +41,10 @@ _KINDS = {"allreduce_": "all_reduces", "_allgather_base_": "gathers", "alltoall_
 
 
 class Collectives(TorchDispatchMode):
-    """Counts collectives; torch's own CommDebugMode fails on a module that is called twice in a block."""
+    """Counter of collectives.
+
+    torch's own CommDebugMode fails on a module that is called twice in a block.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +62,10 @@ def local_of(tensor: Any) -> Tensor:
 
 
 def error(found: Tensor, expected: Tensor, largest: float) -> float:
-    """Relative to the tensor's largest entry; gradients that are zero but for rounding count by the model's largest."""
+    """Compute an error relative to the tensor's largest entry.
+
+    For gradients that are zero except for rounding, it is relative to the model's largest gradient.
+    """
     return float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-4 * largest)
 
 
@@ -121,7 +130,10 @@ def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, wid
 
 
 def stages(name: str, sliced: bool, rank: int, width: int) -> dict[str, Any]:
-    """The same through captured stages of weight versions, as an engine executes them, with dropout."""
+    """Run captured stages with weight versions, as an engine does.
+
+    The model has dropout.
+    """
     whole, args, kwargs = model_of(name, 0.2)
     model = copy.deepcopy(whole)
     split = find_split(whole, width, *args, **kwargs)

@@ -1,4 +1,7 @@
-"""A small language model whose samples have unlike numbers of labels that count, some of them none."""
+"""Small language model with unequal numbers of counted labels.
+
+Some samples have no counted label.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +41,10 @@ def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over them, each compared with the output before it, as Hugging Face's causal language models do."""
+    """Compute the mean loss of labels, each compared with the output before it.
+
+    Hugging Face's causal language models compute it like this.
+    """
     return mean_loss(logits[:, :-1], labels[:, 1:])
 
 

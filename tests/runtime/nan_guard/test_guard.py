@@ -1,4 +1,7 @@
-"""Losses, gradients and weights that are not finite: found, kept out of the weights, and traced to where they arose."""
+"""Guard against losses, gradients and weights that are not finite.
+
+The guard finds them, keeps them out of the weights and traces their origin.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,7 +72,10 @@ class Root(nn.Module):
 
 @cache
 def job(bad: str, at: int = 0) -> Job:
-    """A chain whose sample number `at` of the data makes a number that is not finite: in a forward, a backward or by itself."""
+    """Return a chain with a sample that gives a number that is not finite.
+
+    Sample `at` gives it in a forward, in a backward or as an input.
+    """
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Linear(4, 6, bias=False), Root(), nn.Linear(6, 6)]
     layers += [Cube(), nn.BatchNorm1d(6) if bad == "statistics" else nn.LayerNorm(6), nn.Dropout(0.1), nn.Linear(6, 6)]
@@ -83,7 +89,10 @@ def job(bad: str, at: int = 0) -> Job:
 
 
 def bad_sample() -> int:
-    """The fifth sample of the step that is to go wrong, which a bundle on another device may hold than its first."""
+    """Return the fifth sample of the step that is to fail.
+
+    A bundle may hold it on another device than its first.
+    """
     made = job("none")
     return Stream(made, Case("data_parallel", (1,), BATCH, SIZE).plan(capture(made, SIZE)).batches).indices(
         BAD_STEP * 4 + 2
@@ -124,7 +133,11 @@ def test_every_strategy_is_tried() -> None:
     [("forward", "the output of layer '3'"), ("backward", "in the backward of layer '1'"), ("input", "the input '")],
 )
 def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, place: str) -> None:
-    """Under every strategy: the step, the layer and the samples; every weight of every device stays finite."""
+    """The first number that is not finite is named and changes no weight.
+
+    Under every strategy, the error names the step, the layer and the samples. Every weight of every device stays
+    finite.
+    """
     captured = graph(bad)
     result, guards, told = run(case, captured, "stop")
     found = [guard.found for guard in guards.values() if guard.found is not None]
@@ -147,7 +160,11 @@ def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, pla
 
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
 def test_a_step_that_is_skipped_is_as_if_it_were_not(case: Case) -> None:
-    """All devices leave the same update out, whichever has the bad gradients: weights are those of the other steps' updates."""
+    """A skipped step changes nothing.
+
+    All devices skip the same update, on whichever device the gradients are not finite. The weights have the updates of
+    all other steps.
+    """
     bad, guards, told = run(case, graph("backward"), "skip")
     assert {guard.skipped for guard in guards.values()} == {1}
     assert {event["step"] for event in told} == {BAD_STEP}
@@ -213,7 +230,10 @@ def test_a_guard_that_finds_nothing_changes_nothing(policy: str) -> None:
 
 
 def test_gradients_whose_norm_alone_is_too_large_are_finite() -> None:
-    """The norm of float32 overflows long before its numbers do: no run is ended for that."""
+    """Gradients are finite if only their norm overflows.
+
+    The norm in float32 overflows long before the gradients. Such a run is not ended.
+    """
     guard = Guard("stop")
     guard.begin(run(Case("data_parallel", (1,)), graph("none"), "go", 1)[0].devices[0].stream)
     large = torch.full((4,), 1e30)
@@ -229,7 +249,10 @@ def test_faults() -> None:
 
 
 def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
-    """Infinities that a later layer makes finite again are followed by nothing that is lost."""
+    """A mask of infinities is not reported as an origin.
+
+    A later layer makes its result finite again.
+    """
 
     class Masked(nn.Module):
         def __init__(self) -> None:
@@ -260,7 +283,10 @@ def test_a_mask_of_infinities_is_not_where_it_arose() -> None:
 
 @pytest.mark.parametrize("can_skip", [True, False])
 def test_the_error_offers_only_what_the_strategy_supports(can_skip: bool) -> None:
-    """`--on-nan skip` is refused for asynchronous strategies, and is no advice there; `go` always is."""
+    """The error suggests only options that the strategy supports.
+
+    Asynchronous strategies refuse `--on-nan skip`, so it is not suggested for them. `go` is always suggested.
+    """
     advice = not_finite(3, "the loss is nan", "in layer 0", None, can_skip).next_step
     assert ("--on-nan skip" in advice) is can_skip
     assert "--on-nan go" in advice

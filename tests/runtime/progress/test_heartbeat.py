@@ -1,4 +1,7 @@
-"""Tests of the progress page and of the protocol by which all workers stop at the same boundary."""
+"""Tests of the heartbeat page and of the stop protocol.
+
+By the protocol, all workers stop at the same boundary.
+"""
 
 import random
 import threading
@@ -42,7 +45,9 @@ def test_place_names_step_and_instruction(instruction: Instruction, words: str) 
 
 
 class Worker:
-    """A worker as a little state machine, so that every interleaving with the watcher can be played.
+    """Worker as a small state machine.
+
+    Every interleaving with the watcher can be played.
 
     Each call does one of its two memory accesses at a boundary: it writes `periods`, then it reads `hold`.
     """
@@ -81,7 +86,10 @@ def watcher(pages: list[Heartbeat]) -> list[Callable[[], None]]:
 
 @given(st.integers(1, 4), st.integers(0, 40), st.randoms(use_true_random=False))
 def test_all_workers_stop_at_the_same_boundary(workers: int, before: int, rng: random.Random) -> None:
-    """Whatever the order of all memory accesses: nobody goes past the boundary, all reach it, nobody waits for ever."""
+    """All workers stop at the same boundary.
+
+    For any order of all memory accesses, no worker passes the boundary, all reach it, and none waits forever.
+    """
     pages = [Heartbeat.private() for _ in range(workers)]
     crew = [Worker(page) for page in pages]
     for _ in range(before):

@@ -24,7 +24,10 @@ def ran(program: Program, device: int, periods: int, start_s: float = 0.0) -> li
 @pytest.mark.parametrize("strategy", ["flush", "pipedream", "two_bw"])
 @pytest.mark.parametrize("device", [0, 1])
 def test_segments_are_named_as_one_long_one(strategy: str, device: int) -> None:
-    """After three segments every forward, backward and step has a name of its own, and they count on without a gap."""
+    """Events of segments are named as in one long segment.
+
+    After three segments, every forward, backward and step has its own name, and the numbers have no gaps.
+    """
     program = compile_strategy(strategy, STAGES, 4, {})
     recording = Recording(program, device, 10_000)
     start_s = 0.0
@@ -46,7 +49,10 @@ def test_segments_are_named_as_one_long_one(strategy: str, device: int) -> None:
 
 
 def test_both_sides_of_a_transfer_keep_one_name() -> None:
-    """What is sent in the second segment is received under the same name: the trace pairs them by it."""
+    """Both sides of a transfer have the same name, also in a later segment.
+
+    The trace pairs them by name.
+    """
     program = compile_strategy("pipedream", STAGES, 4, {})
     names: list[set[str]] = []
     for device in (0, 1, 2):

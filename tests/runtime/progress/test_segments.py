@@ -24,7 +24,11 @@ def test_a_synchronous_program_has_a_period_a_step() -> None:
 
 
 def test_an_asynchronous_program_is_rounded_up() -> None:
-    """PipeDream 2-1 admits 4 microbatches and then 2 a period: of 3 microbatches a step, only even numbers come out."""
+    """The steps of an asynchronous program are rounded up.
+
+    PipeDream 2-1 admits 4 microbatches, and then 2 in each period. With 3 microbatches in a step, only even numbers of
+    steps are possible.
+    """
     pace = SegmentCounts(admitted=4, stride=2, microbatches=3)
     assert [pace.steps(periods) for periods in range(6)] == [None, 2, None, None, 4, None]
     assert list(segments(pace, 0, 1, None)) == [RunSegment(0, 2, 0, 1)]
@@ -35,7 +39,10 @@ def test_an_asynchronous_program_is_rounded_up() -> None:
 def test_segments_follow_each_other_and_hold_whole_steps(
     pace: SegmentCounts, start: int, more: int, every: int | None
 ) -> None:
-    """Segments are gapless, each is a whole number of steps that the program can express, and together they reach the end."""
+    """Segments follow each other and have whole steps.
+
+    Each segment has a number of steps that the program can express. Together they reach the end.
+    """
     found = list(segments(pace, start, start + more, every))
     step, period = start, 0
     for segment in found:
@@ -49,7 +56,10 @@ def test_segments_follow_each_other_and_hold_whole_steps(
 
 @given(PACES, st.integers(1, 40), st.integers(0, 200), st.integers(0, 300))
 def test_a_stop_never_cuts_a_step(pace: SegmentCounts, steps: int, first_period: int, stop_at: int) -> None:
-    """Asked to stop anywhere, a segment ends with a whole step, not before the periods asked for, nor after its own end."""
+    """A stop never cuts a step.
+
+    The segment ends with a whole step, not before the requested period and not after its own end.
+    """
     periods = pace.periods_for(steps)
     segment = RunSegment(0, pace.steps(periods) or 0, first_period, periods)
     found = stop_in(pace, segment, stop_at)
@@ -59,6 +69,9 @@ def test_a_stop_never_cuts_a_step(pace: SegmentCounts, steps: int, first_period:
 
 
 def test_a_program_that_cannot_end_with_a_step() -> None:
-    """A prologue of odd length in front of even periods never makes whole steps of two."""
+    """A program that cannot end with a whole step is refused.
+
+    An odd prologue before even periods never gives whole steps of two.
+    """
     with pytest.raises(InputError, match="whole steps of 2"):
         SegmentCounts(admitted=1, stride=2, microbatches=2).periods_for(3)

@@ -53,7 +53,10 @@ def table(x: Tensor) -> Tensor:
     ids=["none", "a table", "relu", "softmax", "detached", "written"],
 )
 def test_what_is_computed_of_weights_counts(what: Callable[[Tensor], Tensor], wanted: set[torch.dtype]) -> None:
-    """Also where no gradient goes; a table that no weight has a part in rounds alike everywhere."""
+    """The types of values computed from weights count.
+
+    This also holds if no gradient reaches them. A table that depends on no weight is rounded equally everywhere.
+    """
     data = [(torch.full((4,), i / 8, dtype=DOUBLE), torch.full((4,), 0.5, dtype=DOUBLE)) for i in range(8)]
     job = Job(Body(what), nn.functional.mse_loss, data, lambda p: torch.optim.SGD(p, 0.1), batch_size=4)
     assert computed_types(capture(job, 2)) == wanted
@@ -65,7 +68,10 @@ def own_loss(output: Any, targets: Tensor) -> Tensor:
 
 
 def test_a_llama_of_float64_computes_in_float32() -> None:
-    """Its norms do, inside of modules that are captured whole, with a loss and a softmax of float64."""
+    """A Llama of float64 computes partly in float32.
+
+    Its norms do so inside modules that are captured whole. The loss and the softmax are in float64.
+    """
     model, _, _ = model_of("llama sdpa", layers=1)
     data = [(torch.arange(i, i + SEQ) % VOCAB, torch.arange(i + 1, i + 1 + SEQ) % VOCAB) for i in range(8)]
     graph = capture(Job(model, own_loss, data, lambda p: torch.optim.SGD(p, 0.1), batch_size=4), 2)

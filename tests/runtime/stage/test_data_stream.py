@@ -18,7 +18,10 @@ def stream(batch_size: int, size: int, start: int = 0) -> Stream:
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 100))
 def test_every_sample_once_an_epoch(batch_size, size, start):
-    """Microbatches follow one another in the stream without gap or overlap; an epoch has every sample once."""
+    """An epoch has every sample once.
+
+    Microbatches follow one another in the stream without gap or overlap.
+    """
     size = min(size, batch_size)
     found = stream(batch_size, size, start)
     total = len(found.job.data)
@@ -44,7 +47,10 @@ def test_microbatch_sizes_cut_the_same_stream(batch_size, size, other):
 
 
 def test_seeds_follow_from_layer_and_place():
-    """Seeds differ between layers and microbatches, and are the same when a later segment begins there."""
+    """Seeds depend on the layer and the position in the stream.
+
+    They differ between layers and microbatches. A later segment that begins at the same position has the same seeds.
+    """
     one = stream(8, 2)
     seeds = {(m, layer): one.seed_of(m)(layer) for m in range(30) for layer in range(30)}
     assert len(set(seeds.values())) == len(seeds)

@@ -1,4 +1,7 @@
-"""What one device learns of its stages: layers, parameters by bucket, batch tensors and border tensors."""
+"""Layout of a device's stages.
+
+It has layers, parameters by bucket, batch tensors and border tensors.
+"""
 
 import pytest
 
@@ -18,7 +21,10 @@ from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, asser
     "case", [Case("flush", (1, 1, 1)), Case("flush", (2, 1)), Case("interleaved", (1, 1), rounds=2)], ids=str
 )
 def test_everything_has_a_home(model, case):
-    """Stages together hold all layers and parameters, each trainable one in one bucket; borders agree on both sides."""
+    """Stages together have all layers and parameters.
+
+    Each trainable parameter is in one bucket. Borders agree on both sides.
+    """
     graph = captured(model)
     plan = case.plan(graph)
     parts = {p.number: p for d in plan.compile(graph).devices for p in split(graph, plan.layout(graph), d)}
@@ -34,7 +40,11 @@ def test_everything_has_a_home(model, case):
 
 
 def test_tied_parameters_have_a_bucket_of_their_own():
-    """A parameter of two stages is in the last bucket of both, which is summed even where stages are not replicated."""
+    """Tied parameters have a bucket of their own.
+
+    A parameter of two stages is in the last bucket of both. This bucket is all-reduced also if stages have no
+    replicas.
+    """
     graph = captured("gpt")
     plan = Case("flush", (1, 1)).plan(graph)
     first, last = (split(graph, plan.layout(graph), d)[0] for d in (0, 1))
@@ -43,7 +53,10 @@ def test_tied_parameters_have_a_bucket_of_their_own():
 
 
 def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
-    """Inside one stage a tied parameter's gradient is complete when the first layer's backward is: the last bucket."""
+    """A parameter used twice in a stage is in the later bucket.
+
+    The gradient of a tied parameter is complete after the backward of its first layer, so it is in the last bucket.
+    """
     graph = captured("gpt")
     part = split(graph, Case("data_parallel", (2,)).plan(graph).layout(graph), 0)[0]
     assert "tok.weight" in part.buckets[1].names
@@ -51,7 +64,10 @@ def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
 
 
 def test_two_tied_stages_on_one_device_have_a_weight_each():
-    """Of one device nothing is summed over devices: the bucket of the tie is none of flat memory."""
+    """Two tied stages on one device have a copy of the weight each.
+
+    On one device, no sum over devices is needed. So the bucket of the tied weight has no flat buffer.
+    """
     graph = captured("gpt")
     names = [layer.name for layer in graph.layers]
     cuts = [0, 4, 8, len(names)]
@@ -63,7 +79,10 @@ def test_two_tied_stages_on_one_device_have_a_weight_each():
 
 
 def test_stages_of_branching_models_need_not_be_runs_of_layers():
-    """A stage that holds some branches of a block, and layers before and after others', trains like one process."""
+    """Stages of branching models need not be consecutive layers.
+
+    A stage with some branches of a block, and with layers before and after other branches, trains as one process.
+    """
     job = models.small_job(
         "inception", batch_size=4, samples=20, dtype=captured("gpt").tensors[-1].dtype, blocks=(1, 0, 0)
     )

@@ -1,5 +1,8 @@
-"""Lanes as streams of a GPU, played on a CPU: whatever a stream uses is ordered behind what made it, and no memory is given back that one
-still uses (tests/runtime/helpers/fake_cuda.py). Where any one of the things that order them is left out, this finds it."""
+"""Lanes as streams of a GPU, imitated on a CPU.
+
+Every use of memory is ordered after its producer, and no memory is freed while a stream uses it
+(tests/runtime/helpers/fake_cuda.py). The test fails if any part of this ordering is left out.
+"""
 
 import threading
 from collections import Counter
@@ -96,7 +99,10 @@ def _storages(things: list[Any]) -> list[torch.UntypedStorage]:
 
 
 def swaps(setting: Setting, fake: FakeCuda, prefetch: int = 2) -> int:
-    """Two iterations with swaps in lanes of their own; how many compute has in its own."""
+    """Run two iterations with swaps in their own lanes.
+
+    Return the number of swaps in the compute lane.
+    """
     plan = setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), workers=1)
     program = plan.compile(setting.graph)
     worker = distributed.Worker(Executable(setting.graph, plan.layout(setting.graph), program))
@@ -117,8 +123,11 @@ def two_waves(setting: Setting, fake: FakeCuda) -> int:
 
 @pytest.mark.parametrize("run", [swaps, two_waves])
 def test_lanes_are_ordered_and_compute_does_not_wait_for_its_kernels(setting, cuda, run):
-    """Memory that a lane has emptied is free at once, whatever compute has to do. What computes waits on the host before and behind a
-    segment, and in the swaps that are its own: the first of a period."""
+    """Lanes are ordered, and compute does not wait for its kernels.
+
+    Memory that a lane has emptied is free at once, independently of compute's work. Compute waits on the host before
+    and after a segment, and in its own swaps, which are the first of a period.
+    """
     own = run(setting, cuda)
     assert cuda.wrong == []
     assert cuda.held_back == 0
@@ -149,7 +158,11 @@ def test_whatever_orders_them_is_needed(setting, cuda, monkeypatch, run, place, 
 
 
 def test_state_that_a_lane_writes_out_waits_for_nobody(setting, cuda, monkeypatch):
-    """Were it told to the allocator as compute's when it comes, it would be free only behind what compute does when it has gone."""
+    """State that a lane swaps out waits for no other stream.
+
+    If the allocator learned at its arrival that compute uses it, the memory would be free only after compute's later
+    work.
+    """
     monkeypatch.setattr(device_storage, "STATE", ())
     swaps(setting, cuda)
     assert cuda.wrong == []
@@ -158,8 +171,12 @@ def test_state_that_a_lane_writes_out_waits_for_nobody(setting, cuda, monkeypatc
 
 @pytest.mark.parametrize("prefetch", [2, 4])
 def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, monkeypatch, prefetch):
-    """An allocator keeps memory for the stream that asked for it. Were the whole budget now compute's, now the lane's, it would keep twice
-    the budget; the most that each ever had is together little more than it. (Holes are not played.)"""
+    """The memory reserved for all streams is about the budget.
+
+    An allocator keeps memory for the stream that allocated it. If the whole budget belonged to compute and then to the
+    lane, it would keep twice the budget. The sum of the highest reservations is only a little above the budget.
+    (Fragmentation is not imitated.)
+    """
     live, most, makers = Counter[int](), Counter[int](), dict[int, int]()
     changed = Storages._changed
 
@@ -178,7 +195,10 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
 
 
 def test_a_part_of_a_scattered_sum_is_used_by_those_who_take_it(cuda):
-    """It was made by the lane that scattered it, and is all that is left of the bucket."""
+    """A part of a reduce-scatter is used by the lanes that take it.
+
+    The scattering lane created it, and it is all that is left of the bucket.
+    """
     bucket, handover = Bucket(0, 1), StreamHandover(CPU)
     with handover.lane("scatter"):
         bucket.parts = (torch.zeros(4),)

@@ -1,4 +1,7 @@
-"""Training beyond memory: weights, gradients and Adam's state are more than four times what all devices hold together."""
+"""Training beyond device memory.
+
+Weights, gradients and Adam's state exceed the memory of all devices by more than a factor of four.
+"""
 
 import time
 from collections import Counter
@@ -79,7 +82,10 @@ class Setting:
         recompute: bool = True,
         **options: bool,
     ) -> Plan:
-        """Packs of at most the largest layer's weights, on both devices or in turn; their forward tasks in pairs, or not."""
+        """Return a plan of packs with at most the largest layer's weights.
+
+        Packs are on both devices or on them in turn. Forward tasks may be in pairs.
+        """
         packs: list[list[str]] = [[]]
         size, most = 0.0, max(layer.weights_bytes for layer in self.profile.layers)
         for layer in self.profile.layers:
@@ -102,15 +108,20 @@ def setting() -> Setting:
 
 
 def made(tied: bool, times: float = TIMES) -> Setting:
-    """A job, measured, and a budget that is far too small: all devices have one of so many parts of what weights, gradients and Adam
-    take."""
+    """Return a measured job and a budget that is far too small.
+
+    The budget of all devices together is 1/`times` of the bytes of weights, gradients and Adam's state.
+    """
     profile = measure(job(tied), (1,), MeasureRequest(budget_s=0.3))
     state_bytes = 4 * sum(p.nbytes for p in job(tied).model.parameters())
     return Setting(capture(job(tied), 1), profile, state_bytes / times / WORKERS)
 
 
 def foreseen(setting: Setting, plan: Plan, program: Program) -> dict[tuple[int, Kind], Counter[ValueKind]]:
-    """Bytes of one period's swaps by device, direction and kind, as the simulator carries them."""
+    """Compute the simulated bytes of a period's swaps.
+
+    The result is by device, direction and kind of value.
+    """
     costs = CostModel(setting.profile, CLUSTER, plan.cuts(setting.profile), plan.batches.sizes, swaps=True)
     found = {(device, kind): Counter[ValueKind]() for device in program.devices for kind in SWAPS}
     for _, one in program.instructions():
@@ -140,15 +151,21 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[ValueKin
 )
 @pytest.mark.thinned
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, peer):
-    """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget, of all or of
-    each its own; hosts have what is proved to be enough, and not a byte more; and from the second iteration on, when the optimizer has
-    state, bytes are swapped as the simulator says, kind by kind."""
+    """A model that exceeds all memory trains as if it fitted.
+
+    Losses and weights are bit-identical to a run without limits. Devices never hold more than the budget, as measured
+    from outside, in sum and each. Hosts have exactly the proven memory. From the second iteration on, with optimizer
+    state, swapped bytes equal the simulation, kind by kind.
+    """
     trains_as_if_it_fitted(setting, mode, policy, prefetch, peer)
 
 
 @pytest.mark.slow
 def test_packs_of_one_device_may_share_weights():
-    """So it does where the first pack and the last share the largest weight of all, and their steps add gradients up."""
+    """Packs of one device may share weights.
+
+    Here the first and the last pack share the largest weight, and their steps add their gradients.
+    """
     trains_as_if_it_fitted(made(True, 4.0), "data", "next_use", 0)
 
 
@@ -214,8 +231,11 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 def test_a_worker_swaps_beside_computation(setting, alone):
-    """In threads of their own, and however long each swap takes: losses and weights to the bit, bytes as foreseen, within the budget
-    all the time; and computation and swaps are under way at once."""
+    """A worker swaps during computation.
+
+    Swaps run in their own threads and may take any time. Losses and weights are bit-identical, bytes equal the
+    simulation, and the budget always holds. Computation and swaps overlap.
+    """
     budget_bytes, drawn = 1.2 * setting.budget_bytes, Random(0)
     plan = setting.plan("data", Swapping("next_use", device_bytes=budget_bytes, prefetch=2), workers=1)
     program, expected, heard = plan.compile(setting.graph), setting.unlimited(plan, 2), Losses()
@@ -306,9 +326,13 @@ def peaks(folder: Path) -> Iterator[int]:
     ],
 )
 def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_path):
-    """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
-    replicas' gradients have one sum, whoever adds), also where forward tasks are of two stages; each process within the budget,
-    seen from outside and by the engine's own tracker; and swaps take at least as long as a link that they share lets them."""
+    """Two workers train a model that exceeds all memory.
+
+    This is `hocket train` in real processes. The mean losses of steps are bit-identical to the run without limits,
+    also if forward tasks have two stages. (The sum of two replicas' gradients does not depend on its order.) Each
+    process is within the budget, as measured from outside and by the engine's own tracker. Swaps take at least the
+    time of the shared link.
+    """
     plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), **kind)
     expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)

@@ -1,4 +1,7 @@
-"""The shaped host link: two who swap at once have half of it each, and directions do not meet."""
+"""Imitated host link: two simultaneous swaps have half of it each.
+
+The two directions do not share bandwidth.
+"""
 
 import threading
 import time
@@ -21,7 +24,11 @@ def seconds(*works) -> float:
 
 
 def test_bytes_of_all_workers_share_each_direction():
-    """Fifty kilobytes at a megabyte a second take 50 ms; those of two workers 100, in both directions at once still."""
+    """The bytes of all workers share each direction.
+
+    At 1 MB/s, 50 kB take 50 ms, and 50 kB of two workers each take 100 ms. Two opposite transfers take less than 100
+    ms.
+    """
     board = KVExchange(None, 0, 1)
     link = host_link(RATE, board, 0)
     alone = seconds(link.out)

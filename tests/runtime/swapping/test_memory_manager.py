@@ -1,4 +1,7 @@
-"""The memory manager: states, budgets, buffers, storages that several values lie in; on small graphs of autograd."""
+"""Memory manager: states, budgets, buffers and shared storages.
+
+The tests use small graphs of autograd.
+"""
 
 import pytest
 import torch
@@ -39,7 +42,10 @@ def border(size: int = 256) -> tuple[Tensor, ...]:
 
 
 def test_a_value_goes_out_and_comes_back_in_the_same_storage():
-    """Bit for bit, NaNs included; its memory is gone meanwhile, and aliases see the numbers again."""
+    """A value is swapped out and back into the same storage.
+
+    It is bit-identical, NaNs included. Its memory is free meanwhile, and aliases have the values again.
+    """
     memory, thing = MemoryManager(0, "cpu"), border()
     thing[0][3] = float("nan")
     alias, expected = thing[0].view(16, 16).t(), thing[0].clone()
@@ -75,7 +81,10 @@ def test_a_clean_value_is_dropped_and_comes_back_from_the_same_copy():
 
 
 def test_every_byte_waits_for_the_link():
-    """Out and in, in parts of at most 1 MiB, so that others who share the link are not kept waiting for all of a large value."""
+    """Every swapped byte waits for the link, in both directions.
+
+    Values are moved in parts of at most 1 MiB, so others that share the link do not wait for all of a large value.
+    """
     parts: dict[str, list[int]] = {"out": [], "in": []}
     memory = MemoryManager(0, "cpu", pace_out=parts["out"].append, pace_in=parts["in"].append)
     memory.wrote(ACT, border(KIB * KIB // 2 + 1))
@@ -84,7 +93,11 @@ def test_every_byte_waits_for_the_link():
 
 
 def test_illegal_changes_name_the_value_and_where_it_is():
-    """Twice in, what is out is out again, what was freed, what has an heir in its memory."""
+    """Illegal changes of state name the value and its place.
+
+    Cases: swapping in twice, swapping out a value on the host, using a freed value, and using a value with an heir in
+    its memory.
+    """
     memory, thing = MemoryManager(0, "cpu"), border()
     memory.wrote(ACT, thing)
     with pytest.raises(InternalError, match=r"act\.0>1#0 is written, and act\.0>1#0 is on the device"):
@@ -107,7 +120,10 @@ def test_illegal_changes_name_the_value_and_where_it_is():
 
 
 def test_a_storage_stays_until_the_last_value_in_it_is_out():
-    """The stage's output is what its own autograd keeps, too: with either out alone nothing is emptied."""
+    """A storage stays until its last value is out.
+
+    The stage's output is also kept by autograd. If only one of them is out, nothing is freed.
+    """
     memory, stash = MemoryManager(0, "cpu"), Stash()
     x = torch.randn(64, requires_grad=True)
     with stash.watching((x,)):
@@ -127,7 +143,11 @@ def test_a_storage_stays_until_the_last_value_in_it_is_out():
 
 
 def test_a_storage_to_which_a_value_comes_back_is_emptied_when_the_last_one_is_dropped():
-    """One gradient for both branches of a sum: one is out, the other has been used. What is on the host alone takes no room."""
+    """A storage is freed with its last value, although another value returns.
+
+    One gradient is used for both branches of a sum. One of its values is out, and the other was used. A value only on
+    the host has no device memory.
+    """
     memory, thing = MemoryManager(0, "cpu", KIB), border()
     expected = thing[0].clone()
     memory.wrote(ACT, thing)
@@ -141,7 +161,11 @@ def test_a_storage_to_which_a_value_comes_back_is_emptied_when_the_last_one_is_d
 
 
 def test_what_goes_from_host_to_host_takes_no_device_memory_until_it_comes_in():
-    """Of any strides and types; the maker's buffer is there until it is sent, the reader's from then on, and the budget is asked."""
+    """A value sent from host to host has no device memory until it comes in.
+
+    This holds for any strides and types. The sender's buffer exists until it is sent, and the reader's buffer from
+    then on. Both count in their budgets.
+    """
     maker, reader = MemoryManager(0, "cpu"), MemoryManager(1, "cpu", 2 * KIB)
     thing = (torch.randn(16, 8).t(), torch.ones(3, dtype=torch.uint8), torch.arange(5), torch.zeros(0))
     expected = [tensor.clone() for tensor in thing]
@@ -166,7 +190,11 @@ def test_what_goes_from_host_to_host_takes_no_device_memory_until_it_comes_in():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_graph_that_was_out_gives_the_same_gradients(first):
-    """Whatever autograd keeps of a small block, dropout's mask and indices included, whatever comes back first."""
+    """A graph that was swapped out gives the same gradients.
+
+    This holds for all tensors that autograd keeps of a small block, dropout masks and indices included, in any order
+    of return.
+    """
     torch.manual_seed(0)
     block = nn.Sequential(
         nn.Embedding(10, 8), nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.5), nn.LayerNorm(8), nn.Softmax(-1)
@@ -208,7 +236,10 @@ def test_what_stays_is_never_emptied():
 
 
 def test_parts_of_a_storage_are_what_is_moved():
-    """Gaps between tensors of one piece of memory are not written, and are zeros when the rest is back."""
+    """Only the used parts of a storage are moved.
+
+    Gaps between tensors are not written, and are zero after the return.
+    """
     memory, flat = MemoryManager(0, "cpu"), torch.randn(100)
     expected = flat.clone()
     memory.wrote(ACT, (flat[:10], flat[20:50], flat[40:60].view(4, 5)))
@@ -248,7 +279,10 @@ def test_budgets_name_the_tensor_and_what_is_there():
 
 
 def test_memory_counts_until_nobody_holds_it():
-    """A value that was freed and is still held somewhere is on the device, and the budget knows."""
+    """Memory counts until nothing holds it.
+
+    A freed value that is still held is on the device and counts in the budget.
+    """
     memory, thing = MemoryManager(0, "cpu"), border()
     memory.wrote(ACT, thing)
     memory.freed(ACT)
@@ -259,7 +293,11 @@ def test_memory_counts_until_nobody_holds_it():
 
 
 def test_memory_that_a_message_is_made_of_stays_until_it_is_sent():
-    """A border whose memory its stage's stash holds as well, as behind a ReLU: the stash goes to the host while the border is on its way."""
+    """Memory of a message stays until the message is sent.
+
+    A stage's stash may share the memory of a border, as after a ReLU. Here the stash is swapped out during the
+    transfer of the border.
+    """
     for goes_first in (True, False):
         memory, border_sent = MemoryManager(0, "cpu"), border()
         expected = border_sent[0].clone()
@@ -328,7 +366,11 @@ class Locks:
 
 
 def test_locked_buffers_take_what_they_hold_and_are_unlocked_when_they_go(monkeypatch):
-    """Not the next power of two, which torch's allocator of such memory takes and keeps; pages are locked as long as any view lives."""
+    """Pinned buffers have their exact size and are unpinned when freed.
+
+    torch's allocator of pinned memory would use and keep the next power of two. Pages are pinned as long as any view
+    exists.
+    """
     locks = Locks()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: locks)
     buffers = HostBuffers(pinned=True, budget_bytes=7000)

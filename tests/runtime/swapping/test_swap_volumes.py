@@ -1,4 +1,7 @@
-"""What memory managers count while a model trains is what docs/explanation/harmony.md derives: equal, for every tensor of Figure 5(a)."""
+"""Swap volumes of memory managers equal the formulas.
+
+The counted bytes are those of docs/explanation/harmony.md, for every tensor of Figure 5(a).
+"""
 
 from collections import Counter
 from itertools import pairwise
@@ -70,9 +73,12 @@ def moved(devices: dict[int, Device]) -> Counter[ValueKind]:
     ids=str,
 )
 def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompute: bool) -> None:
-    """Of a run that trains, under the paper's assumptions: weights as printed, (4m + 2)N|W|, 3N|W| and 3|W|, and all other kinds as
-    derived. A manager does not know what for an activation is swapped, so that stash and activations are one sum; the batch comes
-    without it."""
+    """The counted bytes of a training run equal the formulas.
+
+    Under the paper's assumptions, weights are as printed: (4m + 2)N|W|, 3N|W| and 3|W|. All other kinds are as
+    derived. A manager does not know why an activation is swapped, so stash and activations are one sum. The batch is
+    not swapped in.
+    """
     own, count = len(WIDTHS) - 1, scheme.microbatches * scheme.devices
     graph = model(SAMPLES * count)
     names = [str(k) for k in range(own)]
@@ -104,7 +110,10 @@ def test_what_managers_count_is_the_formulas(scheme: Scheme, times: int, recompu
 
 
 def layers(recompute: bool) -> list[SwapLayer]:
-    """As formulas ask for them, of single precision: a layer keeps its input, and the last what the loss compares."""
+    """Return the layers for the formulas, in single precision.
+
+    A layer keeps its input, and the last layer keeps the inputs of the loss.
+    """
     found = []
     for k, (a, b) in enumerate(pairwise(WIDTHS)):
         state, kept = 4.0 * (a + 1) * b, bytes_of(a)

@@ -1,4 +1,7 @@
-"""Programs that swap train as those that do not, bit for bit: inline, with everything out between any two instructions."""
+"""Programs that swap train bit-identically to programs that do not.
+
+The inline engine runs them, with everything swapped out between any two instructions.
+"""
 
 import pytest
 import torch
@@ -32,7 +35,11 @@ def both(graph: Captured, case: Case, repeats: int = 3) -> tuple[Result, Result]
 
 @pytest.mark.parametrize(("model", "optimizer", "case"), CASES, ids=str)
 def test_swapped_training_is_the_same_to_the_bit(model, optimizer, case):
-    """Losses, weights and optimizer state: dropout, tied weights, clipping, longer masters, what autograd keeps, all of it."""
+    """Swapped training is bit-identical.
+
+    Losses, weights and optimizer state are compared, with dropout, tied weights, clipping, master weights and all
+    tensors that autograd keeps.
+    """
     plain, swapped = both(captured(model, optimizer, torch.float32), case)
     assert swapped.losses == plain.losses
     for device, weights in plain.weights.items():

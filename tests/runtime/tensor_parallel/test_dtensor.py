@@ -1,4 +1,7 @@
-"""Tensor parallelism on real processes: the same loss and gradients, and no more communication than the paper's."""
+"""Tensor parallelism on real processes.
+
+Loss and gradients equal one process, with no more communication than in the paper.
+"""
 
 from ast import literal_eval
 from pathlib import Path
@@ -21,11 +24,14 @@ PLAIN = {"forward": {"all_reduces": 4 + 1, "gathers": 1}, "backward": {"all_redu
 
 @pytest.mark.parametrize("width", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
-    """Unedited models over gloo: parity in float64, two all-reduces per block forward and two backward, those of
-    the vocabulary, and no other collective; with the same dropout masks; names and whole weights are those of the undivided model.
+    """Unedited models over gloo equal one process in float64.
+
+    Each block has two all-reduces in the forward and two in the backward. The vocabulary has its own, and there is no
+    other collective. Dropout masks are equal. Names and whole weights are those of the undivided model.
 
     On slices of the sequence as many reduce-scatters and gathers instead: in the backward what columns read is gathered
-    again, and each norm's gradients are summed; the model gathers once more either way, at the ends of its blocks."""
+    again, and each norm's gradients are summed; the model gathers once more either way, at the ends of its blocks.
+    """
     pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     found = run(tmp_path, width)
     assert len(found) == width

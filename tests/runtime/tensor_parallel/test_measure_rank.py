@@ -1,4 +1,4 @@
-"""Profiles of members of tensor-parallel groups: what they count, and plans that are made of them."""
+"""Profiles of members of tensor-parallel groups, and plans from them."""
 
 from pathlib import Path
 
@@ -46,7 +46,11 @@ def profiles(gpt: Path) -> dict[str, ModelProfile]:
 
 
 def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, ModelProfile]) -> None:
-    """Layers are the whole's, matrices of blocks half as large; of each block two reductions forward and two backward."""
+    """A member has its part of the weights and two reductions in each pass.
+
+    It has all layers, with matrices of half the size in blocks. Each block has two reductions in the forward and two
+    in the backward.
+    """
     whole, member, _ = profiles.values()
     assert member.tensor == 2
     assert member.digest_of_model == whole.digest_of_model
@@ -65,8 +69,11 @@ def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, Model
 
 
 def test_a_member_has_some_words(profiles: dict[str, ModelProfile]) -> None:
-    """Half of the weight that embedding and output layer have; what was looked up is summed, and so is the gradient of what the
-    output layer read; the loss needs three numbers of each member for each token."""
+    """A member has a part of the vocabulary.
+
+    It has half of the weight that the embedding and the output layer share. The embedding's result and the gradient of
+    the output layer's input are all-reduced. For the loss, each member gathers three numbers for each token.
+    """
     whole, member, along = profiles.values()
     hidden = next(t.size_bytes for t in whole.tensors if t.name == "ln")
     for profile in (member, along):
@@ -83,8 +90,11 @@ def test_a_member_has_some_words(profiles: dict[str, ModelProfile]) -> None:
 
 
 def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
-    """Of each block four gathers and reduce-scatters forward, as many and two more in the backward, and the norms' gradients; what
-    goes between layers from the first block to the last is a part, and so is what they keep."""
+    """A member works on slices of the sequence.
+
+    Each block has four gathers and reduce-scatters in the forward, and six in the backward. The gradients of the norms
+    are reduced. From the first block to the last, border tensors and stashes are slices.
+    """
     _, member, along = profiles.values()
     assert (along.tensor, along.sequence_parallel) == (2, True)
     assert [layer.name for layer in along.layers] == [layer.name for layer in member.layers]
@@ -106,7 +116,10 @@ def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
 def test_a_plan_of_groups_from_profiles_is_trained(
     gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path, name: str
 ) -> None:
-    """All kinds are candidates; those of groups train, and their memory is what was predicted."""
+    """A plan of groups from profiles trains.
+
+    All kinds are candidates. The measured memory of the groups matches the prediction.
+    """
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     paths = {str(gpt.parent / name): profile for name, profile in profiles.items()}
     found = search_widths(paths, cluster, PlanRequest(8))

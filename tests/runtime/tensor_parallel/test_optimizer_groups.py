@@ -1,4 +1,7 @@
-"""Parameter groups and learning rates under every strategy: those of a plain loop with torch's optimizer and scheduler."""
+"""Parameter groups and learning rates under every strategy.
+
+They equal a plain loop with torch's optimizer and scheduler.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -156,8 +159,12 @@ def test_every_strategy_is_tried() -> None:
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.thinned
 def test_groups_and_rates_are_those_of_a_plain_loop(case: Case, optimizer: Callable[..., Any]) -> None:
-    """Each group has its own rate and decay under every strategy: losses and weights of the plain loop that the rule declares, of an
-    ordinary loop with LambdaLR for synchronous rules; and in each update the very bits of base rate times factor."""
+    """Groups and learning rates equal those of a plain loop.
+
+    Under every strategy, each group has its own rate and decay. Losses and weights equal the plain loop of the
+    declared rule, and for synchronous rules an ordinary loop with LambdaLR. In each update, the rate is bit-identical
+    to base rate times factor.
+    """
     graph = graph_of(optimizer)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -198,8 +205,11 @@ def test_a_tied_weight_is_in_one_group(case: Case) -> None:
 
 
 def test_a_later_segment_goes_on_with_its_steps_rates() -> None:
-    """Two segments of a synchronous run are one ordinary loop; of an asynchronous one the second begins with the rates of its own
-    first step, as a run that is resumed there."""
+    """A later segment continues with the rates of its own steps.
+
+    Two segments of a synchronous run equal one ordinary loop. In an asynchronous run, the second segment begins with
+    the rates of its own first step, as a resumed run does.
+    """
     for case in (Case("flush", (2, 1)), Case("pipedream", (1, 1)), Case("tick_tock", (2,))):
         graph = graph_of()
         plan = case.plan(graph)
@@ -217,7 +227,10 @@ def test_a_later_segment_goes_on_with_its_steps_rates() -> None:
 
 
 def test_the_plain_rule_loop_is_an_ordinary_loop() -> None:
-    """With the synchronous rule, with microbatches, it has the weights of torch's optimizer with LambdaLR."""
+    """The loop by the synchronous rule is an ordinary loop.
+
+    With microbatches, it has the weights of torch's optimizer with LambdaLR.
+    """
     graph = graph_of()
     plan = Case("gpipe", (1, 1)).plan(graph)
     found = rule_loop(graph, plan, Rule("sync", (4, 4), (0, 0)), 7 * 4)
@@ -225,7 +238,11 @@ def test_the_plain_rule_loop_is_an_ordinary_loop() -> None:
 
 
 def test_precision_and_subtasks_keep_the_groups() -> None:
-    """Masters are in the groups of their weights, and so are all parts of a weight that is computed in subtasks."""
+    """Precision and subtasks keep the groups.
+
+    Master weights are in the groups of their weights. All parts of a weight that is computed in subtasks are in its
+    group.
+    """
     for options, tolerance in (({"subtask_bytes": 200.0}, 1e-9), ({"precision": "bfloat16"}, 0.05)):
         wanted = job(lr_schedule=factor, **options)
         graph = capture(wanted, 2)
@@ -244,7 +261,10 @@ def test_precision_and_subtasks_keep_the_groups() -> None:
 
 
 def test_members_of_groups_have_their_part_in_the_whole_weights_group() -> None:
-    """A member's part of a matrix and of a bias is where the whole one would be, by name as by dimensions."""
+    """A member's part of a weight is in the group of the whole weight.
+
+    This holds for matrices and biases, if groups are chosen by name or by number of dimensions.
+    """
     for optimizer in (by_name, by_dimensions):
         graph = captured("gpt", "adam")
         whole = Job(graph.job.model, graph.job.loss, graph.job.data, optimizer, 8, inputs=graph.job.inputs)
@@ -259,7 +279,11 @@ def test_members_of_groups_have_their_part_in_the_whole_weights_group() -> None:
 
 
 def test_an_optimizer_that_has_state_from_the_start() -> None:
-    """Adagrad makes its state with itself: replicas that share the step, and subtasks, begin with their parts of it."""
+    """An optimizer may have state from the start.
+
+    Adagrad creates its state at construction. Replicas that share the step, and subtasks, begin with their parts of
+    it.
+    """
 
     def adagrad(named: Sequence[tuple[str, Tensor]]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(named, lr=0.05, initial_accumulator_value=0.3)
@@ -296,7 +320,11 @@ class ByNorm(torch.optim.SGD):
 
 
 def test_a_single_group_that_looks_at_whole_weights_is_found() -> None:
-    """Whichever group it is; where none does, replicas may share the step; what cannot take a part is refused as well."""
+    """A group whose optimizer needs whole weights is found.
+
+    It may be any group. If no group needs whole weights, replicas may share the step. An optimizer that refuses a part
+    of a weight is refused too.
+    """
 
     def split(matrices: bool, vectors: bool) -> Callable[..., Any]:
         def made(params: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -321,7 +349,10 @@ def test_a_single_group_that_looks_at_whole_weights_is_found() -> None:
 
 
 def test_what_is_kept_of_each_weight_follows_its_group_and_shape() -> None:
-    """Adafactor keeps other things of matrices than of vectors, momentum is one group's alone."""
+    """The state of a weight depends on its group and shape.
+
+    Adafactor has other state for matrices than for vectors. Momentum may be set for one group only.
+    """
 
     def mixed(params: Sequence[Tensor]) -> torch.optim.Optimizer:
         matrices, vectors = ([p for p in params if (p.ndim > 1) == big] for big in (True, False))

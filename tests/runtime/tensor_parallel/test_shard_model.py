@@ -1,4 +1,7 @@
-"""Tests of a member's part of a job, without processes: states between whole and parts, and what is refused."""
+"""Tests of a member's part of a job, without processes.
+
+State is gathered and divided, and invalid splits are refused.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +35,10 @@ def moved(division: Division) -> dict[str, dict[str, Any]]:
 
 
 def test_a_state_is_whole_again(split: TensorSplit) -> None:
-    """Weights, and what lies beside them in the optimizer, are gathered and cut alike; scalars stay."""
+    """Divided state can be gathered again.
+
+    Weights and their optimizer state are gathered and divided alike. Scalars stay.
+    """
     divisions = [Division(JOB, split, member) for member in range(WIDTH)]
     states = [moved(division) for division in divisions]
     other = {id(mine): theirs for mine, theirs in zip(_tensors(states[0]), _tensors(states[1]), strict=True)}
@@ -54,7 +60,10 @@ def _tensors(state: dict[str, dict[str, Any]]) -> list[Tensor]:
 
 
 def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:
-    """What columns make until a row meets it, or a cross-entropy; on the border of two stages the run says that it goes whole."""
+    """Tensors between a column split and its row split are divided.
+
+    So is the input of a cross-entropy. On the border of two stages, a note says that the tensor is sent whole.
+    """
     whole = captured("gpt", "adam")
     division = Division(JOB, split, 0)
     graph = capture(division.job, 2, like=whole)

@@ -1,4 +1,7 @@
-"""Pipelines whose stages are tensor-parallel: the engine as it is, on divided models, gives what the whole model gives."""
+"""Pipelines of tensor-parallel stages equal the whole model.
+
+The engine is unchanged and runs divided models.
+"""
 
 import json
 from pathlib import Path
@@ -18,8 +21,11 @@ pytestmark = pytest.mark.workers
 
 @pytest.mark.slow
 def test_two_stages_of_two_devices(tmp_path: Path) -> None:
-    """Weights that are put together, and losses on both devices of the last stage, equal those of the inline engine on the
-    undivided model: flushing, with weight versions, interleaved, with recomputation, dropout and tied weights."""
+    """Two stages of two devices equal the undivided model.
+
+    Gathered weights, and losses on both devices of the last stage, equal those of the inline engine. Cases: flush,
+    weight versions, interleaved, recomputation, dropout and tied weights.
+    """
     run(tmp_path)
     for number, (case, model, optimizer, repeats) in enumerate(RUNS):
         graph = captured(model, optimizer)

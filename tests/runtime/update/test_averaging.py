@@ -1,4 +1,7 @@
-"""Two waves on every device: the product against figure 9 of Wavelet, written out in a loop, and its lemma 1."""
+"""Two waves on every device follow Wavelet's figure 9 and lemma 1.
+
+Figure 9 is written as a loop.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -45,7 +48,11 @@ CASES = [
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
-    """A microbatch a replica, halves of equal size: what differs from the loop is a power of two, so that nothing is rounded otherwise."""
+    """Two devices give bit-identical results to the declared rule.
+
+    Each replica has one microbatch, of equal size. The results differ from the loop only by powers of two, which add
+    no rounding error.
+    """
     graph = captured("gpt", optimizer, dtype)
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
@@ -69,8 +76,11 @@ def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
 )
 @pytest.mark.thinned
 def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimizer, tolerance, case):
-    """Losses and weights of the loop, dropout and running statistics of batches included; and clipped by the norm of what is stepped
-    with."""
+    """Any number of devices and microbatches follows the rule.
+
+    Losses and weights equal the loop, with dropout and running statistics of batches. Gradients are clipped by the
+    norm of the stepped gradients.
+    """
     graph = captured(model, optimizer, torch.float32 if "bfloat16" in model else torch.float64)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -95,7 +105,10 @@ class Noting(torch.optim.SGD):
 
 
 def small(lr: float) -> tuple[Captured, list[list[Tensor]]]:
-    """A small model in double precision, and the gradients that its optimizers step with: those of each wave of each device."""
+    """Return a small model in float64 and the gradients of its updates.
+
+    The gradients are those of each wave of each device.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     draw = torch.Generator().manual_seed(1)
@@ -105,7 +118,10 @@ def small(lr: float) -> tuple[Captured, list[list[Tensor]]]:
 
 
 def test_lemma_1():
-    """What wave m's devices step with is the mean over the 2 N tasks of iterations m - 1 and m, as if 2 N devices had trained them."""
+    """Lemma 1: an update of wave m uses the mean over 2 N tasks.
+
+    The tasks are those of iterations m - 1 and m, as if 2 N devices had trained them.
+    """
     graph, notes = small(lr=0.0)  # all tasks with the same weights: one process can compute any of them
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
@@ -133,8 +149,11 @@ def test_lemma_1():
 
 
 def test_waves_stay_half_a_gradient_apart():
-    """With plain SGD the sums of all that two waves have stepped with differ by half of the first and half of the last gradient, however
-    long they train: they do not drift apart."""
+    """The two waves stay half a gradient apart.
+
+    With plain SGD, the sums of all updates of the two waves differ by half of the first and half of the last gradient,
+    for any length of training.
+    """
     graph, notes = small(lr=0.05)
     plan = Case("tick_tock", (1,), 8, 4).plan(graph)
     program = plan.compile(graph)
@@ -151,7 +170,11 @@ def test_waves_stay_half_a_gradient_apart():
 
 
 def test_a_segment_ends_with_one_model_from_which_any_device_goes_on():
-    """Both waves' weights and optimizer states become their mean; going on from them and from a loaded state is the same to the bit."""
+    """A segment ends with one model for all devices.
+
+    The weights and optimizer states of both waves become their mean. Continuing from them is bit-identical to
+    continuing from a loaded state.
+    """
     graph = captured("gpt", "adam")
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
@@ -191,7 +214,10 @@ def _copied(thing):
     rng=st.randoms(),
 )
 def test_any_interleaving_of_any_program_is_figure_9(count, turns, buckets, repeats, align, recompute, clips, rng):
-    """Proven legal, and the weights of the loop on symbols, whatever lane is the quicker one."""
+    """Any interleaving of any program follows figure 9.
+
+    The program is proven legal. The weights equal the loop on symbols, whichever lane is faster.
+    """
     stages = tuple(replace(one, recompute=recompute, clips=clips) for one in two_waves(count, buckets))
     program = compile_strategy("tick_tock", stages, 2 * count * turns, {"align": align})
     assert check(program) == ()
@@ -202,8 +228,11 @@ def test_any_interleaving_of_any_program_is_figure_9(count, turns, buckets, repe
 @pytest.mark.parametrize("align", ALIGN)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_no_two_instructions_of_a_device_draw_random_numbers_at_once(align, recompute):
-    """Of any two forwards of a device, those that are made again among them, one is over before the other begins: threads share one
-    generator. So are two backwards and what is made again for them, in the paper's alignment."""
+    """No two instructions of a device draw random numbers at once.
+
+    Of any two forwards of a device, recomputed ones included, one ends before the other begins, because threads share
+    one generator. In the paper's alignment, the same holds for two backwards and their recomputations.
+    """
     stages = tuple(replace(one, recompute=recompute) for one in two_waves(2))
     program = compile_strategy("tick_tock", stages, 8, {"align": align})
     run = Untimed.start(program)
@@ -221,7 +250,11 @@ def test_no_two_instructions_of_a_device_draw_random_numbers_at_once(align, reco
 
 
 def test_a_forward_runs_beside_the_other_waves_backward_and_none_beside_its_like():
-    """Appendix B.1.1 by the names of values: F of an iteration waits for F of the one before, B for B, and F for no B of the other wave."""
+    """A forward runs during the other wave's backward, not its forward.
+
+    By the names of values (Appendix B.1.1), F of an iteration waits for F of the previous iteration, and B for B. F
+    waits for no B of the other wave.
+    """
     program = compile_strategy("tick_tock", two_waves(2), 4)
     for _, one in program.instructions():
         ended = [value for value in one.reads if value.what == "end"]

@@ -1,4 +1,7 @@
-"""Clipping by the norm of all gradients: what a plan gives is what `torch.nn.utils.clip_grad_norm_` gives one process."""
+"""Clipping by the norm of all gradients.
+
+A plan gives the result of `torch.nn.utils.clip_grad_norm_` in one process.
+"""
 
 from dataclasses import replace
 
@@ -36,7 +39,10 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
 @pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("gpt untied", 0.25), ("lstm", 0.05)])
 @pytest.mark.thinned
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
-    """Stages, replicas, chunks, tied weights and a ragged microbatch: losses and weights to 1e-8."""
+    """Every plan clips as one process does, to 1e-8.
+
+    Cases: stages, replicas, chunks, tied weights and a ragged microbatch. Losses and weights are compared.
+    """
     graph = with_norm(model, norm)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -51,7 +57,11 @@ def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) ->
 
 @pytest.mark.parametrize("norm", [0.25, 1.4])
 def test_the_rule_clips_as_torch_does(norm: float) -> None:
-    """Accumulated over microbatches, a clipped update is the clipped update of a whole batch, whether all or few are clipped."""
+    """The rule clips as torch does.
+
+    An update accumulated over microbatches and clipped equals the clipped update of a whole batch. This holds if all
+    or few updates are clipped.
+    """
     graph = with_norm("gpt plain", norm)
     plan = Case("flush", (1, 1)).plan(graph)
     found = rule_loop(graph, plan, plan.compile(graph).rule, STEPS * plan.microbatches)
@@ -75,7 +85,10 @@ def test_a_norm_that_nothing_reaches_changes_nothing() -> None:
 
 
 def test_one_norm_a_device_and_one_sum() -> None:
-    """A device of several stages squares them together; one device has nobody to sum up with."""
+    """Each device computes one norm, and all devices share one sum.
+
+    A device of several stages combines their squares. A single device needs no sum.
+    """
     for case, norms, sums in ((Case("interleaved", (1, 1), rounds=2), 2, 2), (Case("data_parallel", (1,)), 1, 0)):
         graph = with_norm("gpt untied", 0.25)
         kinds = [(i.kind, i.writes[0].what) for _, i in case.plan(graph).compile(graph).instructions() if i.writes]
@@ -95,7 +108,10 @@ def test_one_norm_a_device_and_one_sum() -> None:
     ids=str,
 )
 def test_strategies_without_a_common_moment_are_refused(case: Case) -> None:
-    """Stages that update at different moments never know the norm of one update: said by name, with what to take instead."""
+    """Clipping is refused for stages that update at different times.
+
+    They never know the norm of one update. The error names the strategies and an alternative.
+    """
     graph = with_norm("gpt untied", 0.25)
     with pytest.raises(
         RefusedError,

@@ -14,7 +14,10 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16)
 def test_parts_are_equal_and_pieces_are_all_that_there_is(
     shapes: list[tuple[int, ...]], parts: int, data: st.DataObject
 ) -> None:
-    """The pieces of a tensor in all parts, one after the other, are the tensor; none is shared."""
+    """Parts are equal, and the pieces of a tensor cover it.
+
+    The pieces of all parts in order are the tensor. No piece is in two parts.
+    """
     tensors = [torch.randn(shape).to(data.draw(st.sampled_from(TYPES))) for shape in shapes]
     flat = Flat.of(tensors, parts)
     memory = flat.memory(torch.device("cpu"))

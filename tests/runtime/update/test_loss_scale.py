@@ -12,7 +12,10 @@ from tests.runtime.helpers.plans import Case, captured
 
 @given(st.integers(1, 12), st.integers(1, 12), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5))
 def test_weights_of_an_update_sum_to_one(batch_size, size, batches, update):
-    """The factors of a stage's microbatches are their shares of the update's samples: loss factor times stage factor."""
+    """The weights of an update's microbatches add up to 1.
+
+    Each factor is the microbatch's share of the update's samples: loss factor times stage factor.
+    """
     plan = Case("pipedream", (1, 1), batch_size, min(size, batch_size)).plan(captured("gpt untied"))
     rule = Rule("stashed", tuple(batches), (0,) * len(batches))
     scale = Scale(plan.batches, rule)
@@ -25,7 +28,10 @@ def test_weights_of_an_update_sum_to_one(batch_size, size, batches, update):
 
 
 def test_one_factor_is_enough_where_stages_agree():
-    """With equal batches the stages' factor is exactly one, so that nothing is multiplied at the step."""
+    """One factor is enough if all stages have equal batches.
+
+    The factor of the stages is then exactly 1, so the step multiplies nothing.
+    """
     plan = Case("gpipe", (1, 1), 7, 2).plan(captured("gpt"))
     scale = Scale(plan.batches, Rule("sync", (4, 4), (0, 0)))
     assert scale.gradient(0, 3) == scale.gradient(1, 3) == 1.0

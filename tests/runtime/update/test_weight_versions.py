@@ -1,4 +1,7 @@
-"""Weight versions, gradient buckets and the optimizer of one stage, against plain torch."""
+"""Weight versions, gradient buckets and optimizer of a stage.
+
+They are compared with plain torch.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -72,7 +75,10 @@ def same(slot: WeightSlot, expected: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_updates_in_place_equal_plain_training(summed, passes):
-    """One version, updated in place, is bit for bit what torch trains, with gradients accumulated over passes."""
+    """Updates in place equal plain training bit for bit.
+
+    There is one version, and gradients are accumulated over passes.
+    """
     stage = weights(summed)
     slot = stage.newest
     for _ in range(4):
@@ -82,7 +88,10 @@ def test_updates_in_place_equal_plain_training(summed, passes):
 
 @pytest.mark.parametrize("summed", [False, True])
 def test_old_versions_stay_as_they_were(summed):
-    """With several versions each slot keeps its numbers until it is released, and the optimizer's state goes on."""
+    """Old versions stay unchanged until they are released.
+
+    Each version has its own slot. The optimizer state continues.
+    """
     stage = weights(summed)
     slots = [stage.newest]
     for _ in range(3):
@@ -114,7 +123,10 @@ def test_slots_and_flat_buckets_are_used_again():
 
 @pytest.mark.parametrize("summed", [False, True])
 def test_a_parameter_without_gradient_is_left_alone(summed):
-    """Where no gradient arrives the optimizer does nothing, as with plain torch: no weight decay, no momentum."""
+    """A parameter without a gradient is unchanged.
+
+    The optimizer applies no weight decay and no momentum to it, as in plain torch.
+    """
     stage = weights(summed)
     slot = stage.newest
     for _ in range(3):
@@ -124,7 +136,10 @@ def test_a_parameter_without_gradient_is_left_alone(summed):
 
 
 def test_buckets_lie_flat_and_gradients_are_views():
-    """A bucket that is summed over devices is one tensor: changing it changes the gradients."""
+    """Buckets are flat, and gradients are views of them.
+
+    A bucket that is summed over devices is one tensor. A change of it changes the gradients.
+    """
     stage = weights(summed=True)
     slot = stage.newest
     stage.gradients.begin(slot, ())
@@ -141,7 +156,10 @@ def test_buckets_lie_flat_and_gradients_are_views():
 
 
 def test_buckets_are_ready_in_order_and_early():
-    """From the second backward on a bucket is handed out when its last gradient is there, in the order of numbers."""
+    """Buckets are ready early and in order.
+
+    From the second backward on, a bucket is handed out with its last gradient, in the order of the bucket numbers.
+    """
     stage = weights(summed=True)
     slot = stage.newest
     train(stage, slot)
@@ -156,7 +174,10 @@ def test_buckets_are_ready_in_order_and_early():
 
 
 def test_an_unexpected_gradient_is_refused():
-    """A gradient that the first backward did not have would be missed by an all-reduce that began too early."""
+    """An unexpected gradient is refused.
+
+    If the first backward did not have it, an early all-reduce would miss it.
+    """
     stage = weights(summed=True)
     slot = stage.newest
     train(stage, slot, skip="b")
@@ -166,7 +187,10 @@ def test_an_unexpected_gradient_is_refused():
 
 
 def test_a_graph_in_flight_sees_an_update_in_place():
-    """Under `naive` a backward uses the weights as they are then, and autograd does not object."""
+    """A graph in flight sees an update in place.
+
+    Under `naive`, a backward uses the current weights, and autograd accepts this.
+    """
     stage = StageWeights(
         {"a": torch.tensor([2.0])},
         [GradientBucket(("a",))],
@@ -185,7 +209,10 @@ def test_a_graph_in_flight_sees_an_update_in_place():
 
 
 def test_state_goes_on_in_another_stage():
-    """Weights and optimizer state, loaded elsewhere, continue as if nothing had happened."""
+    """State continues in another stage.
+
+    Loaded weights and optimizer state give the same training.
+    """
     first, second = weights(), weights(summed=True)
     for _ in range(2):
         train(first, first.newest)
@@ -207,7 +234,10 @@ def test_a_stage_without_parameters():
 
 
 def test_misuse_is_our_bug():
-    """Stepping from an old version, releasing the newest, and buckets that are no partition are refused."""
+    """Misuse raises an internal error.
+
+    Cases: a step from an old version, release of the newest version, and buckets that are no partition.
+    """
     stage = weights()
     old = stage.newest
     train(stage, old, in_place=False)
@@ -228,7 +258,10 @@ def shared(parts: int) -> list[StageWeights]:
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_replicas_that_share_the_step_are_one(parts: int, in_place: bool) -> None:
-    """Each steps its part; gathered they are what one would have made, and so is their optimizer state."""
+    """Replicas that share the step equal one replica.
+
+    Each replica updates its part. The gathered weights and optimizer state equal those of one replica.
+    """
     replicas, steps = shared(parts), 4
     for _ in range(steps):
         backward = []
