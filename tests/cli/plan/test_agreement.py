@@ -1,4 +1,7 @@
-"""check, simulate and train agree on every plan: all go on, or all refuse it with the same error."""
+"""check, simulate and train agree on every plan.
+
+All of them accept it, or all refuse it with the same error.
+"""
 
 import contextlib
 import io
@@ -75,7 +78,10 @@ def agree(folder: Path, data: dict[str, Any]) -> str:
 
 
 def plan_of(**changed: Any) -> dict[str, Any]:
-    """A plan file's data: gpipe in two stages, with some keys changed, or left out where they are None."""
+    """Return a plan file's data: gpipe in two stages, with changed keys.
+
+    A key whose new value is None is left out.
+    """
     data = {
         "format": "hocket-plan-1",
         "strategy": "gpipe",
@@ -100,13 +106,19 @@ HAND = {"policy": "next_use", "device_bytes": "100MB", "host_bytes": "500MB", "p
 
 
 def test_a_swap_section_by_hand_trains(place: Path) -> None:
-    """As docs/explanation/harmony.md writes it, without bytes of stages: they are worked out from the profile, for workers too."""
+    """A swap section written by hand trains.
+
+    As in docs/explanation/harmony.md, it has no bytes of stages. They are computed from the profile, also for workers.
+    """
     data = plan_of(strategy="harmony", options={"mode": "pipeline"}, swap=HAND)
     assert agree(place, data) == ""
 
 
 def test_what_is_refused_in_the_same_words(place: Path) -> None:
-    """Too little memory, limits that are too low, lists of other lengths, another profile."""
+    """All commands refuse a plan with the same words.
+
+    Cases: too little memory, limits that are too low, lists of other lengths, and another profile.
+    """
     small = plan_of(cluster=replace(CLUSTER, memory_bytes=1e5))
     assert "device 0" in agree(place, small)
     assert "swap.device_bytes of device 0" in agree(place, plan_of(swap={**HAND, "device_bytes": 1e5}))
@@ -170,7 +182,10 @@ MEMORY = st.fixed_dictionaries(
 
 @st.composite
 def plans(draw: st.DrawFn) -> dict[str, Any]:
-    """Plans of every strategy, with up to three changes by hand, so that some are legal and some are not."""
+    """Draw plans of every strategy with up to three changes by hand.
+
+    Some of them are legal and some are not.
+    """
     name = draw(st.sampled_from(members()))
     plan = deepcopy(draw(st.sampled_from(legal(name))))
     whole: dict[str, st.SearchStrategy[Any]] = {
@@ -199,5 +214,8 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
 @given(data=plans())
 @example(data=plan_of())
 def test_check_simulate_and_train_agree(place: Path, data: dict[str, Any]) -> None:
-    """On plans of every strategy with swaps, shards, groups, recomputation, compilation and too little memory; nothing is launched."""
+    """check, simulate and train agree on plans of every strategy.
+
+    The plans have swaps, shards, groups, recomputation, compilation and too little memory. No worker is started.
+    """
     agree(place, data)

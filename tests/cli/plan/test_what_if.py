@@ -23,7 +23,11 @@ def _here(folder: Path) -> None:  # noqa: F811
 
 
 def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """What limits it, what would help most first, and on wish what was refused; or none of it."""
+    """`hocket plan` explains its plan.
+
+    The explanation names the limits and the most helpful changes first, and refused plans on request. An option omits
+    it.
+    """
     text = said(capsys, *PLAN, "--candidates")
     assert "limits: of the critical path compute " in text
     assert "what would help: samples per second, against now" in text
@@ -42,7 +46,10 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_a_plan_cannot_be_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a plan, other numbers of devices need another plan: --replan is named where it was not given."""
+    """Another number of devices needs another plan.
+
+    The output names --replan if it was not given.
+    """
     said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "16", "-s", "data_parallel", "-o", "plan.yaml")
     hint = "--replan plans again"
     text = said(capsys, "what-if", "plan.yaml", "--devices", "4")
@@ -81,7 +88,10 @@ def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option is a question; together they are one; without any the usual ones are asked. Nothing is written."""
+    """Each option of what-if is a question about the model.
+
+    Together they can be one question. Without options, the usual questions are asked. Nothing is written.
+    """
     before = {path: path.read_bytes() for path in Path().iterdir()}
     words = ("what-if", *SIZED, "--bandwidth", "cluster=2x", "--latency", "server=0.5x", "--rate", "2x")
     words = (*words, "--devices", "16", "--device-type", "h100", "--batch", "2x")
@@ -123,7 +133,10 @@ def test_what_is_asked_wrongly(words: tuple[str, ...], place: str, capsys: pytes
 
 
 def test_what_nobody_asked_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rates of a type that are not known for the type of compute: no row of a table that nobody asked for, but an answer to who asks."""
+    """A question without known rates is left out unless it was asked.
+
+    The rates of the device type may be unknown for the data type. A request for them gets an answer.
+    """
     replace(chain(4, device_type="cpu-core"), dtype="bfloat16").save("profile.json")
     Cluster("two", (Level("server", 2, 1e9),), "cpu-core").save("cluster.yaml")
     text = said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "gpipe", "-o", "plan.yaml")
@@ -135,7 +148,10 @@ def test_what_nobody_asked_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]) -> None:
-    """The link to the host is named as what limits it, and a quicker one as what helps most; `what-if` takes any other."""
+    """The host link limits a plan that swaps.
+
+    A faster host link helps most. `what-if` accepts any other host link.
+    """
     HEAVY.save("p.json")
     slow = Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 9e9, host_link=Link(1e9))
     slow.save("cluster.yaml")
@@ -160,7 +176,10 @@ def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]
 
 
 def test_refusals_of_plans_that_swap(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line of their own, with what the host lacks, beside the same strategy's plans that stay on the devices."""
+    """Refused plans that swap have a line of their own.
+
+    It says what memory the host lacks. Plans of the same strategy without swaps have another line.
+    """
     HEAVY.save("p.json")
     Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 5e8).save("cluster.yaml")
     text = said(capsys, "plan", "p.json", "cluster.yaml", "-B", "4", "-s", "harmony", code=2)

@@ -210,7 +210,10 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
 
 
 def be_killed(folder: Path, rank: int, workers: int) -> None:
-    """Train until the last rank dies; the others note the error that ends them and when."""
+    """Train until the last rank is killed.
+
+    The other ranks record their error and its time.
+    """
     join(folder, rank, workers)
     graph = captured("gpt")
     plan = Case("flush", (1,) * workers).plan(graph)
