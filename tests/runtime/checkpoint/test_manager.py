@@ -42,7 +42,10 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
 
 @pytest.mark.parametrize("resume", [True, "auto"])
 def test_only_damaged_checkpoints_are_refused_and_kept(tmp_path: Path, resume: bool | Literal["auto"]) -> None:
-    """A run neither goes on from them nor begins anew in their folder; the error names each with its fault."""
+    """A folder with only damaged checkpoints is refused and unchanged.
+
+    A run neither resumes from them nor starts at step 0. The error names the damage of each checkpoint.
+    """
     folder = tmp_path / "saved"
     saved(folder, 1, 2)
     damaged(folder, 1, 2)
@@ -55,7 +58,10 @@ def test_only_damaged_checkpoints_are_refused_and_kept(tmp_path: Path, resume: b
 
 
 def test_damaged_checkpoints_are_set_aside_and_outlive_the_ones_that_are_kept(tmp_path: Path) -> None:
-    """Newer damaged ones count neither as ones to keep, which would cost the next whole one, nor are they replaced or deleted."""
+    """Damaged checkpoints are set aside and never deleted.
+
+    Newer damaged checkpoints do not count among the kept ones. They are not replaced.
+    """
     folder = tmp_path / "saved"
     saved(folder, 1, 5, 6, 7)
     damaged(folder, 5, 6, 7)
@@ -71,7 +77,10 @@ def test_damaged_checkpoints_are_set_aside_and_outlive_the_ones_that_are_kept(tm
 
 
 def test_damaged_checkpoints_older_than_the_one_that_a_run_goes_on_from_are_never_deleted(tmp_path: Path) -> None:
-    """They make room under a name that no run deletes, when their turn to be deleted comes."""
+    """Damaged checkpoints older than the resumed one are never deleted.
+
+    When it is their turn for deletion, they are renamed to a name that no run deletes.
+    """
     folder = tmp_path / "saved"
     saved(folder, 1, 2, 3, 4)
     damaged(folder, 2)
@@ -88,7 +97,10 @@ def test_damaged_checkpoints_older_than_the_one_that_a_run_goes_on_from_are_neve
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
-    """It is refused where a checkpoint is demanded; "auto" starts at step 0 and says so."""
+    """A folder without a checkpoint is refused if a checkpoint is required.
+
+    With "auto", the run starts at step 0 and says so.
+    """
     folder = tmp_path / "saved"
     with pytest.raises(InputError, match="found an empty folder; expected a checkpoint to resume from"):
         found(folder, True)

@@ -1,4 +1,7 @@
-"""Tests of the observer: steps, losses, the pace of warm periods, and stopping at a whole step."""
+"""Tests of the progress observer.
+
+They cover steps, losses, the pace of warm periods, and a stop at a whole step.
+"""
 
 from typing import Any
 
@@ -31,7 +34,10 @@ class Clock:
 def play(
     program: Program, number: int, watched: Watched, clock: Clock, segment: RunSegment, period_s: list[float]
 ) -> int:
-    """Call the observer as an engine does; each period's first instruction starts when the one before has taken its time."""
+    """Call the observer as an engine does.
+
+    The first instruction of each period starts after the duration of the previous period.
+    """
     watched.begin(segment)
     lane = (number, "compute")
 
@@ -70,7 +76,10 @@ def watch(
 @pytest.mark.parametrize("strategy", ["gpipe", "flush", "pipedream", "two_bw", "model_parallel"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_pace_is_the_median_of_warm_periods(strategy: str, number: int) -> None:
-    """The first two periods are cold and left out; the rest's median, for the microbatches of one step."""
+    """The pace is the median of the warm periods.
+
+    The first two periods are cold and left out. The median is scaled to the microbatches of one step.
+    """
     program, watched, clock, _, _ = watch(strategy, number)
     play(program, number, watched, clock, RunSegment(0, 100, 0, 9), [50.0, 40.0, 1.0, 3.0, 2.0, 2.0, 9.0, 2.0, 1.0])
     assert watched.iteration_s == pytest.approx(2.0 * 4 / program.stride)
@@ -88,7 +97,10 @@ def test_a_short_run_has_a_pace_too() -> None:
 
 @pytest.mark.parametrize("strategy", ["flush", "pipedream"])
 def test_hold_ends_the_segment_with_a_whole_step(strategy: str) -> None:
-    """Told to stop in the middle of a segment, it goes on to what was agreed and no further than a whole step needs."""
+    """A hold ends the segment with a whole step.
+
+    A stop in the middle of a segment continues to the agreed period, and no further than a whole step needs.
+    """
     program, watched, clock, page, _ = watch(strategy, 0)
     page.periods = 20
     stop_at = hold_all([page])
@@ -111,7 +123,10 @@ def test_a_stop_in_a_later_segment() -> None:
 
 
 def test_losses_belong_to_steps() -> None:
-    """A microbatch's loss is reported multiplied by its weight, with the step of the whole training."""
+    """Losses belong to steps of the whole training.
+
+    A microbatch's loss is multiplied by its weight.
+    """
     _, watched, _, _, heard = watch("flush", 1)
     watched.begin(RunSegment(10, 5, 10, 5))
     watched.loss(0, 2.0, 3, 3)
@@ -124,7 +139,11 @@ def test_losses_belong_to_steps() -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_the_pace_of_a_program_that_swaps(prefetch: int) -> None:
-    """A grouped plan's period begins with the first swap-in of weights; swaps of later microbatches of that stage begin none."""
+    """The pace of a program that swaps counts each period once.
+
+    In a grouped plan, a period begins with the first swap-in of weights. Swaps of later microbatches of the same stage
+    begin no period.
+    """
     shapes = (
         StageShape(devices=(0,), targets=(1,), batch=True, recompute=True),
         StageShape(devices=(0,), sources=(0,), gradients=(0,), batch=True, recompute=True),
@@ -147,7 +166,10 @@ def test_the_pace_of_a_program_that_swaps(prefetch: int) -> None:
 
 
 def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
-    """Cold periods, in which others often compute, do not count; a queue's seconds in them neither."""
+    """The wait for a core is a share of the warm periods.
+
+    Cold periods, in which other processes often compute, do not count. Waiting times in them do not count either.
+    """
     program = compile_strategy("flush", STAGES, 4, {})
     clock, queue = Clock(), Clock()
     pace = SegmentCounts(program.admitted, program.stride, 4)
@@ -165,7 +187,10 @@ def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
 
 
 def test_the_first_period_of_a_turn_does_not_count() -> None:
-    """Of two segments of three periods each the first period of both is left out, and then the two that are cold."""
+    """The first period of a turn does not count.
+
+    Of two segments of three periods, the first period of both is left out, and then the two cold periods.
+    """
     program = compile_strategy("flush", STAGES, 4, {})
     clock = Clock()
     pace = SegmentCounts(program.admitted, program.stride, 4)
