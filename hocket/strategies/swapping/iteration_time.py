@@ -16,6 +16,8 @@ These functions run as plain Python, and compiled by numba (numba_kernels.py). T
 
 from typing import Any
 
+import numpy as np
+
 
 def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any) -> float:
     """Seconds of an iteration in data mode: every device runs the same on its share.
@@ -56,28 +58,20 @@ def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rat
     return max(now, host)
 
 
-def pipeline_s(
-    forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any, source: Any, room: Any
-) -> float:
+def pipeline_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any) -> float:
     """Seconds of an iteration in pipeline mode: task t runs on device t mod N.
 
-    Each task runs all microbatches. Other arguments are those of `data_s`.
-
-    Arguments:
-        source: for each backward microbatch, the forward microbatch with its last sample.
-        room: work space: lanes (6, devices), compute ends of a task (microbatches), stashes (packs, microbatches),
-            last outputs (microbatches).
+    Each task runs all microbatches. The arguments are those of `data_s`.
     """
     ahead_s, ahead_border, again_s, back_s, back_border = sizes
     weights, steps = costs
     swap, peer, host_rate, freeing, devices = rates
-    lanes, done, stash, last = room
     n_devices = int(devices)
     packs, tasks = len(backward) - 1, len(forward) - 1
     through_host = counts[0] != counts[1]  # different microbatch sizes are joined and cut on the host
-    for lane in range(6):
-        for d in range(n_devices):
-            lanes[lane, d] = 0.0
+    lanes = np.zeros((6, n_devices))
+    done = np.empty(max(counts[0], counts[1]))  # compute ends of a task
+    stash, last = np.empty((packs, counts[1])), np.empty(counts[1])  # ends of swaps of kept inputs, and of outputs
     k = 0
     for t in range(tasks):
         a, e, d = forward[t], forward[t + 1], t % n_devices
@@ -97,9 +91,8 @@ def pipeline_s(
                 here = max(max(ready, lanes[2, d]), max(done[i], lanes[3, before])) + ahead_border[a] / peer
                 lanes[2, d] = here
                 lanes[3, before] = here
-            until = j
-            while until < counts[1] and source[until] == i:
-                until += 1
+            # The backward microbatches that have their last sample in this forward microbatch are j to until.
+            until = (i + 1) * counts[1] // counts[0]
             now, at = max(lanes[4, d], here), a
             for kept in range(first_kept, k):  # a kept input is swapped out before the layers after it run
                 layer = backward[kept]

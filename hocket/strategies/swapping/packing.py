@@ -8,22 +8,25 @@ plain Python, and compiled by numba (numba_kernels.py).
 
 from typing import Any
 
+import numpy as np
 
-def least_maximum(layers: Any, head: Any, tail: Any, best: Any, origin: Any) -> None:
+
+def least_maximum(layers: Any, head: Any, tail: Any, packs: int) -> tuple[Any, Any]:
     """Minimize the largest pack weight of every prefix, by number of packs.
 
     Arguments:
         layers: prefix sums of weights; shape (layers + 1,).
         head: weight to add for a pack's first layer.
         tail: weight to add for a pack's end.
-        best: result, the weight; infinite if impossible; shape (packs + 1, layers + 1).
-        origin: result, the first layer of the last pack; shape (packs + 1, layers + 1).
+        packs: largest number of packs.
+
+    Returns:
+        The weight, infinite if impossible, and the first layer of the last pack; shapes (packs + 1, layers + 1).
     """
     count = len(layers)
-    for e in range(count):
-        best[0, e] = float("inf")
+    best, origin = np.full((packs + 1, count), np.inf), np.zeros((packs + 1, count), np.int64)
     best[0, 0] = 0.0
-    for s in range(1, len(best)):
+    for s in range(1, packs + 1):
         for e in range(count):
             least, place = float("inf"), 0
             for a in range(e - 1, s - 2, -1):
@@ -34,9 +37,10 @@ def least_maximum(layers: Any, head: Any, tail: Any, best: Any, origin: Any) -> 
                 if weight < least:
                     least, place = weight, a
             best[s, e], origin[s, e] = least, place
+    return best, origin
 
 
-def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: float, best: Any, origin: Any) -> None:
+def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: float) -> tuple[Any, Any]:
     """Minimize the sum of pack prices of every prefix, with limited pack weights.
 
     Arguments:
@@ -46,11 +50,11 @@ def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: 
         price: price of a pack, by its first layer.
         first: additional price of the first pack of the model, by its end.
         limit: maximum weight of a pack.
-        best: result, the sum of prices; infinite if impossible; shape (layers + 1,).
-        origin: result, the first layer of the last pack; shape (layers + 1,).
+
+    Returns:
+        The sum of prices, infinite if impossible, and the first layer of the last pack; shapes (layers + 1,).
     """
-    for e in range(len(layers)):
-        best[e] = float("inf")
+    best, origin = np.full(len(layers), np.inf), np.zeros(len(layers), np.int64)
     best[0] = 0.0
     for e in range(1, len(layers)):
         for a in range(e - 1, -1, -1):
@@ -61,3 +65,4 @@ def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: 
                 total = best[a] + price[a] if a else price[0] + first[e]
                 if total < best[e]:
                     best[e], origin[e] = total, a
+    return best, origin

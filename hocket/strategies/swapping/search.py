@@ -82,21 +82,15 @@ class PackTables:
         """
         origins = []
         for layers, head, tail in ((self.bytes, self.head, self.tail), (self.seconds, self.head_s, self.tail_s)):
-            shape = (min(MOST_PACKS, len(layers) - 1) + 1, len(layers))
-            best, origin = np.empty(shape), np.zeros(shape, np.int64)
-            compiled.least_maximum(layers, head, tail, best, origin)
+            _, origin = compiled.least_maximum(layers, head, tail, min(MOST_PACKS, len(layers) - 1))
             origins.append(origin)
         return origins
 
     @cached_property
     def _limited(self) -> list[tuple[Array, Any]]:
         """Cost, and first layer of the last pack, of each prefix; for each limit of bytes."""
-        found = []
-        for limit in LIMITS_BYTES:
-            best, origin = np.empty(len(self.bytes)), np.zeros(len(self.bytes), np.int64)
-            compiled.least_sum(self.bytes, self.head, self.tail, self.price, self.first, limit, best, origin)
-            found.append((best, origin))
-        return found
+        tables = self.bytes, self.head, self.tail, self.price, self.first
+        return [compiled.least_sum(*tables, limit) for limit in LIMITS_BYTES]
 
     def candidates(self, end: int) -> PackCandidates:
         """All distinct ways to cut the first `end` layers that fit."""

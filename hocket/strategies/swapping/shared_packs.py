@@ -57,17 +57,8 @@ def joined(costs: Costs, size: int, cuts: Any) -> Any:
     border = at.border[ends]
     kept = np.append(0.0, np.cumsum(border[:-1]))  # inputs of backward packs, which their forward keeps
     price = 2 * (costs.samples // size) * border / costs.rates(1)[0] + costs.server.freeing_s
-    best, origin = np.empty(len(ends)), np.zeros(len(ends), np.int64)
-    compiled.least_sum(
-        at.forward_bytes[ends] + kept,
-        2 * border,
-        border,
-        price,
-        np.zeros(len(ends)),
-        costs.server.memory_bytes,
-        best,
-        origin,
-    )
+    held, none = at.forward_bytes[ends] + kept, np.zeros(len(ends))
+    best, origin = compiled.least_sum(held, 2 * border, border, price, none, costs.server.memory_bytes)
     if not np.isfinite(best[-1]):
         return ends
     found = [len(ends) - 1]

@@ -15,7 +15,6 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.strategies.swapping import numba_kernels as compiled
 from hocket.strategies.swapping.costs import (
-    Array,
     LayerProfile,
     Pack,
     Server,
@@ -86,7 +85,6 @@ class Costs:
         self.weights = np.concatenate(([0.0], np.cumsum(profile.weights_bytes)))
         self.steps = np.concatenate(([0.0], np.cumsum(profile.step_s)))
         self._sized: dict[int, Sized] = {}
-        self._rooms: dict[tuple[int, int], Any] = {}
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -132,9 +130,7 @@ class Costs:
         costs, tasks = (self.weights, self.steps), len(forward) + len(backward) - 2
         if self.mode is Mode.DATA:
             return float(compiled.data_s(forward, backward, sizes, counts, costs, self.rates(tasks)))
-        rates = self.rates(tasks)
-        source, room = self._room(ahead, back)
-        return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, rates, source, room))
+        return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, self.rates(tasks)))
 
     def peak_bytes(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
         """Bytes of the largest task; arguments as for `seconds`."""
@@ -154,20 +150,6 @@ class Costs:
             self.seconds(ahead, forward, back, backward),
             self.peak_bytes(ahead, forward, back, backward),
         )
-
-    def _room(self, ahead: int, back: int) -> Any:
-        if (ahead, back) not in self._rooms:
-            most, layers = self.samples // min(ahead, back), self.profile.layers
-            # The forward microbatch that has the last sample of each backward microbatch.
-            source = ((np.arange(self.samples // back, dtype=np.int64) + 1) * back - 1) // ahead
-            room: tuple[Array, ...] = (
-                np.zeros((6, self.server.devices)),
-                np.zeros(most),
-                np.zeros((layers, most)),
-                np.zeros(most),
-            )
-            self._rooms[ahead, back] = source, room
-        return self._rooms[ahead, back]
 
 
 def packs_of(cuts: Any) -> tuple[Pack, ...]:

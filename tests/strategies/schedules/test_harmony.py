@@ -188,10 +188,11 @@ def test_loops_run_as_they_stand() -> None:
     head, tail = np.arange(9.0), np.arange(9.0)[::-1].copy()
     tables = []
     for module in (packing, compiled):
-        best, origin, least, begins = np.zeros((5, 9)), np.zeros((5, 9), np.int64), np.zeros(9), np.zeros(9, np.int64)
-        module.least_maximum(layers, head, tail, best, origin)
-        module.least_sum(layers, head, tail, head + 1, tail, 20.0, least, begins)
-        tables.append((best, origin, least, begins))
+        maximum, least = (
+            module.least_maximum(layers, head, tail, 4),
+            module.least_sum(layers, head, tail, head + 1, tail, 20.0),
+        )
+        tables.append((*maximum, *least))
     assert all(np.array_equal(a, b) for a, b in zip(*tables, strict=True))
     costs = Costs(drawn(3, 5), Server(), 8, Mode.PIPELINE)
     plan = 4, np.array([0, 2, 4]), 2, np.array([0, 1, 4, 5])
