@@ -1,4 +1,4 @@
-"""Recorder of one worker: times of its instructions, and the most bytes of tensors that its device holds.
+"""Recorder of a worker: times of instructions and peak memory of its device.
 
 On CUDA the allocator reports the peak memory. On a CPU every operation must be observed, which slows operations down.
 So only the first two periods, in one segment or two, are observed, with the prologue before them. They hold as much as
@@ -63,7 +63,11 @@ class EngineRecorder:
         return 0.0 if self._clock is None else self._clock()
 
     def start(self) -> float:
-        """Begin an instruction of a compute or swap lane; return the current time in seconds."""
+        """Begin an instruction of a compute or swap lane.
+
+        Returns:
+            The current time in seconds.
+        """
         if self._clock is not None:
             self._look_for_waits()
         return self.now()

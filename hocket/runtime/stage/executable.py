@@ -1,4 +1,4 @@
-"""Executable: a program, with the model and the torch device on which an engine runs it."""
+"""Executable: a program with its model and the torch device of the engine."""
 
 from dataclasses import dataclass
 

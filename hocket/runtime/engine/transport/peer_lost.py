@@ -28,7 +28,10 @@ class PeerLost(WorkerLost):
 
 
 def lost(device: Device, instruction: Instruction, error: Exception) -> PeerLost:
-    """Convert a failed instruction of a device into an error that names the device or group rank."""
+    """Convert a failed instruction of a device into an error.
+
+    The error names the device or the rank in its tensor-parallel group.
+    """
     number, division = device.number, device.executable.division
     peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
     if isinstance(error, MemberError):
