@@ -13,7 +13,7 @@ from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.schema import schema
-from hocket.cli.train import train
+from hocket.cli.train import train, verify
 from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app.command("show")(simulate.show)
 app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
+app.command("verify")(verify.verify)
 app.command("compare")(compare.compare)
 app.command("schema")(schema)
 app.command("papers")(papers)

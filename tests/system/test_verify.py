@@ -1,11 +1,13 @@
 """Verification of plans before a real run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from hocket.cli import main
 from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.training.verify.verify import tolerance_of, verify
@@ -57,6 +59,24 @@ def test_a_difference_is_found(tmp_path: Path) -> None:
     assert found.loss_error > 1e-3
     assert found.weights_error > 1e-3
     assert found.worst
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hocket verify` prints the comparison and exits with 0 if it is good, and with 1 if not."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    for folder, start, code, word in (
+        (good, "", 0, "good"),
+        (bad, "torch.manual_seed(0 if RANK == '-' else 1)", 1, "BAD"),
+    ):
+        plan("flush").save(folder / "plan.yaml")
+        assert main(["verify", str(write_job(folder, start=start)), str(folder / "plan.yaml"), "--steps", "2"]) == code
+        assert capsys.readouterr().out.startswith(f"{word}: 2 steps against a plain loop")
+    assert main(["verify", str(good / "job.py"), str(good / "plan.yaml"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["good"]
+    assert found["weights_error"] <= found["tolerance"]
 
 
 def test_checkpoints_are_its_own(tmp_path: Path) -> None:

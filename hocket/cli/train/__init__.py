@@ -1,1 +1,1 @@
-"""Commands that train: `train`, `demo`."""
+"""Commands that train: `train`, `verify`, `demo`."""
