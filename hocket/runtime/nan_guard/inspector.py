@@ -37,6 +37,22 @@ class Fact(NamedTuple):
     samples: str
 
 
+class MergedMicrobatches(NamedTuple):
+    """Microbatches that a stage computes at once.
+
+    Attributes:
+        stage: number of the stage.
+        first: first of the microbatches in the replayed segment; -1 for none.
+        merged: number of microbatches.
+        samples: total number of samples.
+    """
+
+    stage: int
+    first: int = -1
+    merged: int = 0
+    samples: int = 0
+
+
 class Inspector:
     """Inspector of one device.
 
@@ -52,22 +68,20 @@ class Inspector:
     def weights(self, stage: int, weights: Mapping[str, Tensor]) -> None:
         """Check weights before the first instruction."""
         for name, tensor in weights.items():
-            self._note(WEIGHT, -1, 0, 0, stage, name, tensor)
+            self._note(WEIGHT, MergedMicrobatches(stage), name, tensor)
 
-    def made(self, microbatch: int, merged: int, samples: int, stage: int, tensors: Mapping[str, Tensor]) -> None:
+    def made(self, of: MergedMicrobatches, tensors: Mapping[str, Tensor]) -> None:
         """Check tensors of a forward, and their gradients when they are computed."""
         for name, tensor in tensors.items():
-            self._note(MADE, microbatch, merged, samples, stage, name, tensor)
+            self._note(MADE, of, name, tensor)
             if tensor.requires_grad:
-                tensor.register_hook(self._hook(GRADIENT, microbatch, merged, samples, stage, name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(self._hook(GRADIENT, of, name))  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def backward(
-        self, microbatch: int, merged: int, samples: int, stage: int, leaves: Mapping[str, Tensor]
-    ) -> Iterator[None]:
+    def backward(self, of: MergedMicrobatches, leaves: Mapping[str, Tensor]) -> Iterator[None]:
         """Check the gradients of these weights that one backward computes."""
         handles = [
-            leaf.register_hook(self._hook(WEIGHT_GRADIENT, microbatch, merged, samples, stage, name))  # type: ignore[no-untyped-call]
+            leaf.register_hook(self._hook(WEIGHT_GRADIENT, of, name))  # type: ignore[no-untyped-call]
             for name, leaf in leaves.items()
         ]
         try:
@@ -76,15 +90,13 @@ class Inspector:
             for handle in handles:
                 handle.remove()
 
-    def _hook(self, way: str, microbatch: int, merged: int, samples: int, stage: int, name: str) -> Any:
-        return lambda gradient: self._note(way, microbatch, merged, samples, stage, name, gradient)
+    def _hook(self, way: str, of: MergedMicrobatches, name: str) -> Any:
+        return lambda gradient: self._note(way, of, name, gradient)
 
-    def _note(
-        self, way: str, microbatch: int, merged: int, samples: int, stage: int, name: str, tensor: Tensor
-    ) -> None:
+    def _note(self, way: str, of: MergedMicrobatches, name: str, tensor: Tensor) -> None:
         if len(self.facts) >= _MOST_FACTS or not (told := faults(tensor)):
             return
-        of = samples_of(self.stream, microbatch, samples) if self.stream is not None and samples else ""
+        samples = samples_of(self.stream, of.first, of.samples) if self.stream is not None and of.samples else ""
         # Merged microbatches count for each of them: another stage may run them one by one.
-        for one in range(microbatch, microbatch + max(1, merged)):
-            self.facts.setdefault((way, one, stage, name), Fact(way, one, stage, name, told, of))
+        for one in range(of.first, of.first + max(1, of.merged)):
+            self.facts.setdefault((way, one, of.stage, name), Fact(way, one, of.stage, name, told, samples))

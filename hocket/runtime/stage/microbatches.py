@@ -17,7 +17,7 @@ from hocket.errors import InternalError
 from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.job.loss_weight import Batch, whole_loss
 from hocket.program.instruction import Instruction, Value, ValueKind
-from hocket.runtime.nan_guard.inspector import Inspector
+from hocket.runtime.nan_guard.inspector import Inspector, MergedMicrobatches
 from hocket.runtime.stage.borders import Borders, by_stage
 from hocket.runtime.stage.data_stream import Stream
 from hocket.runtime.stage.stage_runner import StageRunner
@@ -108,7 +108,8 @@ class DeviceMicrobatches:
         batch = {key: values[name] for name, key in part.batch if name in values}
         look = None
         if self.inspector is not None:
-            look = partial(self.inspector.made, microbatch, part.shape.merged, samples, instruction.stage)
+            merged = MergedMicrobatches(instruction.stage, microbatch, part.shape.merged, samples)
+            look = partial(self.inspector.made, merged)
             look(values)
         with torch.set_grad_enabled(stashes), watching:
             try:
@@ -183,9 +184,9 @@ class DeviceMicrobatches:
         weights.gradients.begin(slot, sums, ready, counts)
         looking: AbstractContextManager[None] = nullcontext()
         if self.inspector is not None:
-            merged = part.shape.merged
-            samples = self.stream.samples(microbatch, merged)
-            looking = self.inspector.backward(microbatch, merged, samples, instruction.stage, slot.leaves)
+            samples = self.stream.samples(microbatch, part.shape.merged)
+            merged = MergedMicrobatches(instruction.stage, microbatch, part.shape.merged, samples)
+            looking = self.inspector.backward(merged, slot.leaves)
         if roots:
             with looking:
                 torch.autograd.backward(roots, gradients)
