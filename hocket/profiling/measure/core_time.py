@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _SCHEDULED = Path("/proc/thread-self/schedstat")
@@ -57,6 +58,19 @@ def queued_s(scheduled: Path | None = None) -> float:
         return int(os.pread(handle.number, _MOST_BYTES, 0).split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+@dataclass(frozen=True)
+class CoreClock:
+    """Clock that also tells the calling thread's waits for a core.
+
+    Attributes:
+        now: returns the current time, in seconds.
+        queued: returns the seconds that the calling thread has waited for a core so far.
+    """
+
+    now: Callable[[], float] = time.perf_counter
+    queued: Callable[[], float] = queued_s
 
 
 def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[], float] = queued_s) -> float:

@@ -24,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -181,7 +181,6 @@ def save(
     board: KVExchange,
     keep: int = 3,
     wholes: Mapping[str, tuple[int, ...]] | None = None,
-    own: Collection[str] = (),
 ) -> Path:
     """Write one checkpoint.
 
@@ -192,7 +191,6 @@ def save(
         keep: number of newest checkpoints to keep. Older ones are removed after the new one is complete. An older
             checkpoint is verified first; if it is damaged, it is renamed and kept.
         wholes: whole shapes of tensors that `state` has in parts. Parts are named as in dcp_storage.py.
-        own: names of checkpoints that this run has written.
 
     Returns:
         The checkpoint's folder.
@@ -219,7 +217,7 @@ def save(
         if problem:
             shutil.rmtree(part, ignore_errors=True)
         else:
-            _forget(folder, keep, own)
+            _forget(folder, keep)
     # Round 3: the checkpoint is complete.
     _raise_first(folder, [fact["problem"] for fact in board.share({"problem": problem})])
     return final
@@ -346,15 +344,15 @@ def damaged_path(path: Path) -> Path:
     return next(one for one in map(path.with_name, names) if not one.exists())
 
 
-def _forget(folder: Path, keep: int, own: Collection[str]) -> None:
+def _forget(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints.
 
     A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint.
     """
     for path in (folder / name for name in names_in(folder)[:-keep]):
-        whole = path.name in own or not _problem_of(path)
+        damaged = bool(_problem_of(path))
         try:
-            path.rename(path.with_name(f".{path.name}.old") if whole else damaged_path(path))
+            path.rename(damaged_path(path) if damaged else path.with_name(f".{path.name}.old"))
         except OSError:  # for example another user's folder: it stays and only uses disk space
             continue
     for aside in folder.glob(".step-*.old"):

@@ -14,7 +14,6 @@ from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
-from hocket.program.rank_layout import RankLayout
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, damaged_path, names_in, newest, save, step_of
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
@@ -38,7 +37,6 @@ class CheckpointManager:
     def __init__(
         self,
         job: Job,
-        layout: RankLayout,
         folder: Path,
         board: KVExchange,
         resumes: bool | Literal["auto"],
@@ -52,11 +50,10 @@ class CheckpointManager:
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
         """
-        self._job, self._layout, self._folder, self._board = job, layout, folder, board
+        self._job, self._folder, self._board = job, folder, board
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
-        self._versions = (0,) * len(layout.cuts)
+        self._versions: tuple[int, ...] = ()
         self.path: Path | None = None
-        self._own: set[str] = set()
 
     def resume(self, engine: Worker, speak: Report) -> int:
         """Load the newest undamaged checkpoint if requested; return the first step.
@@ -65,16 +62,17 @@ class CheckpointManager:
             InputError: the checkpoint is of another job, model or optimizer; or there are checkpoints and no resume was
                 requested; or a required checkpoint is missing; or all checkpoints are damaged.
         """
-        found = self._found(speak)
+        layout = engine.layout
+        found = self._found(layout.plan_digest, speak)
         if found is None:
             return 0
-        self.path, self._versions = found.path, _versions(found.position, len(self._layout.cuts))
+        self.path, self._versions = found.path, _versions(found.position, len(layout.cuts))
         held = engine.described()
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
         _check_optimizer(self._job, found.path, state, parts)
         engine.load(state)
-        return _first_step(found, self._job, self._layout.batch_size)
+        return _first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
         """Save the engine's state after a segment.
@@ -90,8 +88,9 @@ class CheckpointManager:
         Raises:
             NotFinite: weights or optimizer state are nan or infinite, and the run does not continue with them.
         """
-        layout, program = self._layout, engine.program
-        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
+        layout, program = engine.layout, engine.program
+        before = self._versions or (0,) * len(layout.cuts)
+        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(before))
         position = Position(
             step=step,
             samples=step * layout.batch_size,
@@ -113,11 +112,10 @@ class CheckpointManager:
                 )
             speak({"event": "note", "text": f"no checkpoint is written, because weights are not finite: {text}"})
             return None
-        self.path = save(self._folder, position, state, self._board, self._keep, wholes, self._own)
-        self._own.add(self.path.name)
+        self.path = save(self._folder, position, state, self._board, self._keep, wholes)
         return self.path
 
-    def _found(self, speak: Report) -> Checkpoint | None:
+    def _found(self, plan_digest: str, speak: Report) -> Checkpoint | None:
         if not self._resumes:
             there = self._board.share({"names": names_in(self._folder)})[0]["names"]
             if there:
@@ -137,7 +135,7 @@ class CheckpointManager:
             set_aside(found, self._board)
         for text in damaged:
             speak({"event": "note", "text": f"{text}; it is kept under a name with .damaged at the end"})
-        if found.position.plan_digest != self._layout.plan_digest:
+        if found.position.plan_digest != plan_digest:
             text = f"{found.path} was written under another plan; its state is loaded by name"
             speak({"event": "note", "text": text})
         if found.position.dtype not in ("", self._job.dtype):

@@ -8,27 +8,18 @@ rounding or a single update removes. The error then says so.
 """
 
 from hocket.errors import HocketError
-from hocket.profiling.capture.capture import Captured
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
-from hocket.runtime.nan_guard.guard import Finding, Guard
+from hocket.runtime.nan_guard.guard import Finding
 from hocket.runtime.nan_guard.inspector import Fact
 from hocket.runtime.nan_guard.not_finite import not_finite, origin
 from hocket.runtime.progress.progress_observer import Watched
-from hocket.runtime.progress.segments import RunSegment, SegmentCounts
+from hocket.runtime.progress.segments import RunSegment
 
 _NOT_AGAIN = "a replay of this step, with the weights that each device has now, was finite"
 
 
-def check_guards(
-    engine: Worker,
-    captured: Captured,
-    guard: Guard,
-    board: KVExchange,
-    watched: Watched,
-    pace: SegmentCounts,
-    checkpoint: str | None,
-) -> None:
+def check_guards(engine: Worker, board: KVExchange, watched: Watched, checkpoint: str | None) -> None:
     """Raise an error if the guard of any worker has a finding.
 
     Arguments:
@@ -37,7 +28,7 @@ def check_guards(
     Raises:
         NotFinite: the same on every worker. It names the origin if a replay of the step shows it.
     """
-    own = guard.found
+    own = engine.device.guard.found
     shared = board.share([own.step, own.text] if own is not None else None)
     found = [Finding(*fact) for fact in shared if fact]
     if not found:
@@ -45,7 +36,7 @@ def check_guards(
     # A non-finite loss precedes the gradients that it makes non-finite. The worker of the last stage reports it.
     first = min(found, key=lambda one: (one.step, not one.text.startswith("the loss")))
     try:
-        where = _where(engine, captured, board, watched, pace, first)
+        where = _where(engine, board, watched, first)
     except HocketError:
         raise
     except Exception as error:  # the model's code may fail on such numbers
@@ -53,14 +44,12 @@ def check_guards(
     raise not_finite(first.step, first.text, where, checkpoint, can_skip=engine.program.rule.synchronous)
 
 
-def _where(
-    engine: Worker, captured: Captured, board: KVExchange, watched: Watched, pace: SegmentCounts, first: Finding
-) -> str:
+def _where(engine: Worker, board: KVExchange, watched: Watched, first: Finding) -> str:
     """Run one step again, check all its tensors, and describe the origin."""
-    inspector = engine.device.inspect()
+    inspector, pace = engine.device.inspect(), watched.pace
     periods = pace.periods_for(1)
     watched.again(RunSegment(first.step, pace.steps(periods) or 1, 0, periods))
     engine.run(periods, first.step * engine.layout.batch_size)
     shared = board.share([list(fact) for fact in inspector.facts.values()])
-    place = origin(captured, [Fact(*fact) for facts in shared for fact in facts])
+    place = origin(engine.device.captured, [Fact(*fact) for facts in shared for fact in facts])
     return _NOT_AGAIN if place is None else f"it arose in {place}"

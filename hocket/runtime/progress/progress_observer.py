@@ -5,13 +5,12 @@ instruction, so a call takes a few microseconds. A call blocks only to wait for 
 file does not import torch.
 """
 
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hocket.profiling.measure.core_time import queued_s
+from hocket.profiling.measure.core_time import CoreClock
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction
 from hocket.program.program import Program
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
@@ -26,6 +25,7 @@ class Watched:
     """Observer of one worker.
 
     Attributes:
+        pace: counts of microbatches and periods.
         limit: number of periods after which the current segment ends.
         stopped: True if the run ends with this segment because a stop was requested.
     """
@@ -37,10 +37,7 @@ class Watched:
         program: Program,
         number: int,
         pace: SegmentCounts,
-        clock: Callable[[], float] = time.perf_counter,
-        queued: Callable[[], float] = queued_s,
-        lr: Callable[[int], Sequence[float | None] | None] = lambda step: None,
-        cold: int = 0,
+        clock: CoreClock | None = None,
     ) -> None:
         """Create the observer of device `number` of a program.
 
@@ -48,15 +45,10 @@ class Watched:
             progress: the worker's progress page.
             report: callback for loss events.
             pace: counts of microbatches and periods.
-            clock: current time, in seconds.
-            queued: seconds that the compute thread has waited for a core so far.
-            lr: returns the learning rates of a step, counted from 0.
-            cold: periods at the beginning of each segment that are not measured, because something else ran in this
-                process before.
+            clock: clock of the compute thread; the process's own by default.
         """
-        self._cold, self._left_out = cold, 0
-        self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
-        self._queued, self._lr = queued, lr
+        self._progress, self._report, self.pace = progress, report, pace
+        self._clock, self._left_out = clock or CoreClock(), 0
         self._batch = program.rule.batch
         self._segment = RunSegment(0, 0, 0, 0)
         self._stop_at: int | None = None
@@ -74,10 +66,14 @@ class Watched:
         self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # wait for a core, in each period
         self._measured = 0
 
-    def begin(self, segment: RunSegment) -> None:
-        """Begin a segment."""
+    def begin(self, segment: RunSegment, cold: int = 0) -> None:
+        """Begin a segment.
+
+        Arguments:
+            cold: periods at its beginning that are not measured, because something else ran in this process before.
+        """
         self._segment, self._begun, self.limit = segment, None, segment.periods
-        self._left_out = min(self._cold, segment.periods - 1)
+        self._left_out = min(cold, segment.periods - 1)
         if self._stop_at is not None:
             self._stop(self._stop_at)
 
@@ -124,20 +120,18 @@ class Watched:
         """See Observer."""
         if self._replays:
             return
-        step = self._segment.first_step + microbatch // self._pace.microbatches
-        event = {
-            "event": "loss", "step": step, "microbatch": microbatch % self._pace.microbatches,
+        step = self._segment.first_step + microbatch // self.pace.microbatches
+        self._report({
+            "event": "loss", "step": step, "microbatch": microbatch % self.pace.microbatches,
             "sum": value * weight, "weight": weight, "samples": samples,
-        }  # fmt: skip
-        lr = self._lr(step)
-        self._report(event if lr is None else event | {"lr": lr})
+        })  # fmt: skip
 
     # -- what the worker asks for
 
     @property
     def warm_steps(self) -> float:
         """Steps of the warm periods."""
-        return max(0, self._measured - _COLD_PERIODS) * self._pace.stride / self._pace.microbatches
+        return max(0, self._measured - _COLD_PERIODS) * self.pace.stride / self.pace.microbatches
 
     @property
     def iteration_s(self) -> float | None:
@@ -146,7 +140,7 @@ class Watched:
         All periods count if none is warm. None if no period was measured.
         """
         found = self._warm(self._period_s)
-        return median(found) * self._pace.microbatches / self._pace.stride if found else None
+        return median(found) * self.pace.microbatches / self.pace.stride if found else None
 
     @property
     def queued_share(self) -> float:
@@ -160,7 +154,7 @@ class Watched:
 
     def _stop(self, stop_at: int) -> None:
         segment = self._segment
-        self.limit = stop_in(self._pace, segment, stop_at)
+        self.limit = stop_in(self.pace, segment, stop_at)
         self.stopped = segment.first_period + self.limit >= stop_at
 
     def _look(self, instruction: Instruction) -> None:
@@ -170,7 +164,7 @@ class Watched:
                 self._period(period)
 
     def _period(self, number: int) -> None:
-        now_s, queued_s = self._clock(), self._queued()
+        now_s, queued_s = self._clock.now(), self._clock.queued()
         if self._begun is not None and self._left_out > 0:
             self._left_out -= 1
         elif self._begun is not None:
@@ -183,7 +177,7 @@ class Watched:
         microbatch = instruction.index
         if instruction.counts_updates:
             microbatch *= self._batch[instruction.stage]
-        return self._segment.first_step + microbatch // self._pace.microbatches
+        return self._segment.first_step + microbatch // self.pace.microbatches
 
 
 def _kind_of(instruction: Instruction) -> tuple[object, ...]:

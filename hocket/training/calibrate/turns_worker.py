@@ -150,7 +150,7 @@ class _Player:
         self._made, self._report = made, telemetry.report
         self.number, self.steps, program = number, 0, made.program
         speaks = self._report if made.member == 0 else _silent
-        self._watched = Watched(telemetry.progress, speaks, program, made.group, made.pace, cold=1)
+        self._watched = Watched(telemetry.progress, speaks, program, made.group, made.pace)
         record = any(turns.traces)
         self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
         self._away_s, self._left_s = 0.0, 0.0  # total time of the other plans' turns, and the end of the last own turn
@@ -170,7 +170,7 @@ class _Player:
         begins_s = max(board.share(time.perf_counter()))
         if self._left_s:
             self._away_s += begins_s - self._left_s
-        self._watched.begin(segment)
+        self._watched.begin(segment, cold=1)  # before it, other plans were trained
         periods = self._engine.run(segment.periods, segment.first_step * self._made.plan.batch_size)
         self._watched.end()
         if self._recording is not None:

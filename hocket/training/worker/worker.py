@@ -23,7 +23,6 @@ from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
 from hocket.profiling.tensor_parallel.split import Collectives
-from hocket.program.rank_layout import RankLayout
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
@@ -41,7 +40,7 @@ from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.training.worker.same_samples import Reads
-from hocket.training.worker.telemetry import Telemetry
+from hocket.training.worker.telemetry import Report, Telemetry
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count, show_seconds
 
@@ -70,8 +69,8 @@ def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, 
     reads = Reads(captured.job, board)
     speak = report if seat.rank == 0 else _silent
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
-    speaks = report if made.member == 0 else _silent
-    watched = Watched(telemetry.progress, speaks, program, group, pace, lr=shown_rates(job))
+    speaks = _with_rates(report, job) if made.member == 0 else _silent
+    watched = Watched(telemetry.progress, speaks, program, group, pace)
     with process_group(seat, device):
         if options.drawing is not None:
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
@@ -85,7 +84,7 @@ def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, 
         clock = time.perf_counter if recording is not None else None
         engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
         engine.device.microbatches.on_load = reads.take
-        keeper = _keeper(job, made.layout, options, board)
+        keeper = _keeper(job, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
@@ -114,7 +113,7 @@ def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, 
                 raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
             if options.on_nan != "go":
                 newest = str(keeper.path) if keeper is not None and keeper.path is not None else None
-                check_guards(engine, captured, guard, board, watched, pace, newest)
+                check_guards(engine, board, watched, newest)
             step = segment.first_step + steps
             if keeper is not None:
                 telemetry.progress.state = WorkerState.SAVING
@@ -212,7 +211,7 @@ def _together(done: Collectives, way: str) -> str:
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
 
 
-def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -> "CheckpointManager | None":
+def _keeper(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
     """Create the checkpoint manager, if checkpoints are requested.
 
     It is imported here, because DCP takes a second to load.
@@ -222,7 +221,18 @@ def _keeper(job: Job, layout: RankLayout, options: Options, board: KVExchange) -
     from hocket.runtime.checkpoint.manager import CheckpointManager
 
     going_on = options.on_nan == "go"
-    return CheckpointManager(job, layout, Path(options.checkpoint), board, options.resume, options.keep, going_on)
+    return CheckpointManager(job, Path(options.checkpoint), board, options.resume, options.keep, going_on)
+
+
+def _with_rates(report: Report, job: Job) -> Report:
+    """Return a report function that adds to each loss the learning rates of its step."""
+    rates = shown_rates(job)
+
+    def with_rates(event: dict[str, Any]) -> None:
+        lr = rates(event["step"])
+        report(event if lr is None else event | {"lr": lr})
+
+    return with_rates
 
 
 def _silent(event: dict[str, Any]) -> None:

@@ -237,7 +237,7 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit_bytes: int) 
     assert all(isinstance(one, InputError) for one in results)
     assert str(results[0]) == str(results[1])
     assert "File too large" in str(results[0])
-    assert "untouched" in str(results[0])
+    assert "unchanged" in str(results[0])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000001"]
     assert_same(load_all(newest(tmp_path, alone(), silent)), state)
 

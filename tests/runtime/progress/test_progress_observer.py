@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hocket.profiling.measure.core_time import CoreClock
 from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program, StageShape
@@ -32,13 +33,19 @@ class Clock:
 
 
 def play(
-    program: Program, number: int, watched: Watched, clock: Clock, segment: RunSegment, period_s: list[float]
+    program: Program,
+    number: int,
+    watched: Watched,
+    clock: Clock,
+    segment: RunSegment,
+    period_s: list[float],
+    cold: int = 0,
 ) -> int:
     """Call the observer as an engine does.
 
     The first instruction of each period starts after the duration of the previous period.
     """
-    watched.begin(segment)
+    watched.begin(segment, cold)
     lane = (number, "compute")
 
     def run(instructions: Any, repeats: int) -> None:
@@ -70,7 +77,7 @@ def watch(
     program = compile_strategy(strategy, STAGES, 4, options)
     page, clock, heard = Heartbeat.private(), Clock(), list[dict[str, Any]]()
     pace = SegmentCounts(program.admitted, program.stride, 4)
-    return program, Watched(page, heard.append, program, number, pace, clock), clock, page, heard
+    return program, Watched(page, heard.append, program, number, pace, CoreClock(clock)), clock, page, heard
 
 
 @pytest.mark.parametrize("strategy", ["gpipe", "flush", "pipedream", "two_bw", "model_parallel"])
@@ -152,7 +159,12 @@ def test_the_pace_of_a_program_that_swaps(prefetch: int) -> None:
     program = with_swaps(plain, Swapping("task", prefetch=prefetch), habits("harmony", {}))
     clock = Clock()
     watched = Watched(
-        Heartbeat.private(), lambda _: None, program, 0, SegmentCounts(program.admitted, program.stride, 4), clock
+        Heartbeat.private(),
+        lambda _: None,
+        program,
+        0,
+        SegmentCounts(program.admitted, program.stride, 4),
+        CoreClock(clock),
     )
     watched.begin(RunSegment(0, 5, 0, 5))
     for period in range(5):
@@ -173,7 +185,7 @@ def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
     program = compile_strategy("flush", STAGES, 4, {})
     clock, queue = Clock(), Clock()
     pace = SegmentCounts(program.admitted, program.stride, 4)
-    watched = Watched(Heartbeat.private(), lambda _: None, program, 0, pace, clock, lambda: queue.now_s)
+    watched = Watched(Heartbeat.private(), lambda _: None, program, 0, pace, CoreClock(clock, queue))
     watched.begin(RunSegment(0, 6, 0, 6))
     first = program.period[0, "compute"][0]
     for period, (took_s, waited_s) in enumerate(
@@ -183,7 +195,7 @@ def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
         clock.now_s += took_s
         queue.now_s += waited_s
     assert watched.queued_share == pytest.approx(0.25)
-    assert Watched(Heartbeat.private(), lambda _: None, program, 0, pace, clock).queued_share == 0.0
+    assert Watched(Heartbeat.private(), lambda _: None, program, 0, pace, CoreClock(clock)).queued_share == 0.0
 
 
 def test_the_first_period_of_a_turn_does_not_count() -> None:
@@ -194,8 +206,8 @@ def test_the_first_period_of_a_turn_does_not_count() -> None:
     program = compile_strategy("flush", STAGES, 4, {})
     clock = Clock()
     pace = SegmentCounts(program.admitted, program.stride, 4)
-    watched = Watched(Heartbeat.private(), lambda _: None, program, 0, pace, clock, cold=1)
+    watched = Watched(Heartbeat.private(), lambda _: None, program, 0, pace, CoreClock(clock))
     for number in range(2):
-        play(program, 0, watched, clock, RunSegment(3 * number, 3, 3 * number, 3), [9.0, 2.0, 4.0])
+        play(program, 0, watched, clock, RunSegment(3 * number, 3, 3 * number, 3), [9.0, 2.0, 4.0], cold=1)
     assert watched.iteration_s == 3.0  # the second turn's other two: the first turn's are cold
     assert watched.warm_steps == 2
