@@ -42,7 +42,7 @@ def make_job():
 
 @dataclass
 class Result:
-    """What a command gave."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -122,7 +122,7 @@ def shared(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
-    """What bars of simulations are told, where they are shown."""
+    """Record the messages of simulation bars."""
     words: list[tuple[float, float, str]] = []
 
     class Bar:

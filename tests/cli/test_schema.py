@@ -19,7 +19,10 @@ JOBS = ROOT / "examples" / "own-cluster" / "jobs.json"
 
 
 def validator(run: Run, kind: str) -> Draft202012Validator:
-    """What `hocket schema` prints, as a validator; the schema itself is checked first."""
+    """Return the schema of `hocket schema` as a validator.
+
+    The schema itself is checked first.
+    """
     found = run("schema", kind)
     assert found.code == 0, found.err
     Draft202012Validator.check_schema(found.json)

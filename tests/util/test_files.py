@@ -158,7 +158,10 @@ def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_that_takes_no_files(read_only: Path) -> None:
-    """It is refused before there is anything to write, as are folders inside it."""
+    """A folder that is not writable is refused before any write.
+
+    Folders inside it are refused too.
+    """
     with pytest.raises(InputError, match=f"no permission to write into {read_only}") as caught:
         place_to_write(read_only / "f")
     assert caught.value.place == str(read_only / "f")

@@ -86,7 +86,7 @@ def test_wrong_data_names_the_key(data: Any, place: str, found: str, expected: s
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of both kinds, and some that need not be there."""
+    """Fields of integers and floats, some of them optional."""
 
     count: int = 0
     share: float = 0.0
@@ -109,7 +109,7 @@ class Numbers:
     ],
 )
 def test_only_numbers_are_numbers(key: str, inside: Any, value: Any) -> None:
-    """Neither a truth value nor a text, whatever it spells."""
+    """A boolean or a string is not accepted as a number."""
     with pytest.raises(InputError, match=rf"^f: {key}.*expected a (whole )?number$"):
         read_as(Numbers, {key.partition(".")[0]: inside(value)}, "f")
 

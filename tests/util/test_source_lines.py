@@ -58,7 +58,7 @@ def paths(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 @given(value=VALUES, indent=st.sampled_from([None, 0, 2]))
 def test_every_value_is_found(value: Any, indent: int | None) -> None:
-    """Whatever JSON it is: what begins on the line that is told is the value."""
+    """In any JSON, the value begins on its reported line."""
     text = json.dumps([value], indent=indent)
     for path, part in paths([value]):
         line = line_of(text, path)

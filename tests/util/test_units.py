@@ -90,26 +90,26 @@ def test_what_is_no_size(text: str) -> None:
 
 @given(st.floats(min_value=1, max_value=1e15))
 def test_sizes_read_back(amount: float) -> None:
-    """What is shown can be given, to the digits that are shown."""
+    """A printed size can be read back to its printed digits."""
     assert read_size(show_bytes(amount), "") == pytest.approx(max(amount, 1), rel=6e-3, abs=0.5)
     assert read_rate(show_rate(amount), "") == pytest.approx(amount, rel=6e-3)
 
 
 @given(st.floats(min_value=1e-3, max_value=1e15))
 def test_enough_is_enough(amount: float) -> None:
-    """What somebody is told to write is no less than what is needed, and hardly more."""
+    """A suggested size is at least the needed size, and hardly more."""
     assert amount <= read_size(enough_bytes(amount), "") <= max(1.011 * amount, amount + 1)
 
 
 @given(st.floats(min_value=1, max_value=1e15))
 def test_a_rate_to_give_is_the_rate(rate: float) -> None:
-    """What somebody is told to give is read as what it was, to four digits."""
+    """A suggested rate is read as the rate, to four digits."""
     assert read_rate(given_rate(rate), "") == pytest.approx(rate, rel=1e-3)
 
 
 @given(st.floats(min_value=1e-6, max_value=119))
 def test_seconds_read_back(duration: float) -> None:
-    """What is shown is the value itself to three digits."""
+    """A printed duration is the value to three digits."""
     number, unit = show_seconds(duration).split()
     shown = float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
     assert shown == pytest.approx(duration, rel=6e-3)
@@ -156,5 +156,5 @@ def test_peaks_are_short(peaks: dict[int, float], shown: str) -> None:
     [(0.032, "takes 3.2% more"), (-0.1, "takes 10.0% less"), (-0.0004, "takes as long"), (0.0, "takes as long")],
 )
 def test_gaps_have_no_sign_of_zero(share: float, told: str) -> None:
-    """What is nothing when rounded is said to be nothing."""
+    """A gap that rounds to zero is printed without a sign."""
     assert show_gap(share) == told

@@ -19,7 +19,7 @@ def ask(run: Run, words: str) -> Result:
 
 
 def test_simulate_prints_the_figures(run: Run, shared: Path) -> None:
-    """As the documentation promises them to programs."""
+    """Simulation figures in JSON have the documented keys."""
     told = run(*["cluster", "simulate", "jobs.json", "workers.yaml", "--json"])
     assert told.code == 0, told.err
     found = told.json
@@ -61,7 +61,7 @@ def test_solve_says_what_each_job_gets_and_why(run: Run, shared: Path) -> None:
 def test_solve_shows_what_would_change_it_where_there_is_room(
     run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says where it is, where there is none."""
+    """`solve` shows possible improvements, or says that there are none."""
     monkeypatch.setenv("COLUMNS", "160")
     wide = ask(run, "solve snapshot.json").out
     assert "what would give it more" in wide
@@ -74,7 +74,10 @@ def test_solve_shows_what_would_change_it_where_there_is_room(
 
 
 def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: Path) -> None:
-    """And in the report, and to programs; where all have one, nothing is said."""
+    """Types without a price are named once in text, report and JSON.
+
+    If all types have a price, there is no such note.
+    """
     words = "compare jobs.json workers.yaml -p fifo -p max_min_fairness --report page.html"
     assert "no price" not in ask(run, words).out
     text = Path("workers.yaml").read_text()
@@ -86,7 +89,10 @@ def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: 
 
 
 def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Path) -> None:
-    """Of a workload and of a snapshot; where there are some, nothing is said."""
+    """A note says that a least-cost policy found no deadlines.
+
+    This holds for a workload and a snapshot. If there are deadlines, there is no note.
+    """
     both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
     assert "min_cost_slo: no job has an SLO, so the policy is the same as min_cost" in both
     assert (
@@ -166,7 +172,7 @@ def test_workloads_are_drawn_of_a_table_without_v100(run: Run, shared: Path) -> 
 
 
 def test_how_many_workers_are_in_use_is_told(run: Run) -> None:
-    """Of the example all; parts of time times workers of a job, each type by itself."""
+    """The number of workers in use is printed for each type."""
     path = Path(__file__).parents[3] / "examples" / "snapshots" / "three-jobs.json"
     assert "in use: 1.0 of 1 v100, 1.0 of 1 k80" in run("cluster", "solve", path).out
 
@@ -206,7 +212,7 @@ def test_the_example_of_a_cluster_of_ones_own_runs_as_the_page_says(run: Run) ->
     ],
 )
 def test_two_runs_are_identical_to_the_byte(run: Run, shared: Path, words: str) -> None:
-    """What is printed, and the report."""
+    """Two runs have identical output and reports."""
     told = []
     for _ in range(2):
         found = ask(run, words)
@@ -246,7 +252,10 @@ def test_a_journal_replays_to_the_state_that_it_was_written_in(run: Run, shared:
 
 
 def test_a_simulation_that_cannot_be_leaves_no_journal(run: Run, shared: Path) -> None:
-    """Neither does one whose name is taken change what is there."""
+    """A refused simulation leaves no journal.
+
+    If the name is taken, the existing file is unchanged.
+    """
     words = "simulate jobs.json workers.yaml -p makespan_budget --budget-usd 0 --journal journal.log"
     assert ask(run, words).code == 2
     assert not Path("journal.log").exists()
@@ -288,7 +297,10 @@ def test_tables_fit_the_terminal(
 
 
 def test_progress_is_shown_on_a_terminal(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
-    """How many jobs are finished, by policy; never to machines."""
+    """A terminal shows the number of finished jobs by policy.
+
+    JSON output shows no progress.
+    """
     ask(run, "compare jobs.json workers.yaml -p fifo -p isolated --round 3600")
     assert [done for done, _, _ in told] == list(range(1, 25))
     assert {total for _, total, _ in told} == {24}
@@ -304,7 +316,7 @@ def test_policies_say_what_they_are_for(run: Run) -> None:
 
 
 def test_generate_tells_machines_what_it_wrote(run: Run, shared: Path) -> None:
-    """As every command does."""
+    """The JSON of `generate` names the written file."""
     found = ask(run, "generate static-multiple --jobs 3 --seed 9 -o made.json --json").json
     assert found == {"output": "made.json", "jobs": 3, "origin": "static, several workers, seed 9"}
 
@@ -321,7 +333,7 @@ def test_prices_are_of_a_moment_that_is_known(run: Run) -> None:
 
 
 def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
-    """And the others get theirs."""
+    """A refused job has a reason, and the other jobs finish."""
     Path("workers.yaml").write_text("workers:\n  - {name: v100, workers: 2, per_server: 2}\n")
     words = "simulate jobs.json workers.yaml --round 3600"
     found = ask(run, f"{words} --json").json

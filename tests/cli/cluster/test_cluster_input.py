@@ -263,7 +263,10 @@ def test_bad_input_is_one_error(
     ],
 )
 def test_a_file_of_a_gibibyte_is_refused_without_reading_it(run: Run, shared: Path, name: str, words: str) -> None:
-    """Whatever it is given as: little memory is asked for."""
+    """A file of 1 GiB is refused without reading it.
+
+    This holds for every argument. Little memory is allocated.
+    """
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).touch()
     os.truncate(name, 2**30)
@@ -278,7 +281,7 @@ def test_a_file_of_a_gibibyte_is_refused_without_reading_it(run: Run, shared: Pa
 
 @pytest.fixture
 def journal(run: Run, shared: Path) -> Path:
-    """Of a simulation."""
+    """Write the journal of a simulation."""
     assert ask(run, "simulate jobs.json workers.yaml --jobs 3 --round 3600 --journal journal.log").code == 0
     return Path("journal.log")
 
@@ -301,7 +304,7 @@ def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
 
 
 def test_a_journal_of_a_policy_that_is_not_there(run: Run, shared: Path) -> None:
-    """Such as one that somebody else wrote: told with the file."""
+    """A journal with an unknown policy is refused, with the file's name."""
     setup = Setup((WorkerType("v100", 1),), (Placement(0),), "first_come_first_served")
     Journal.create("journal.log", setup, lambda _: pytest.fail("it was asked")).close()
     refused(run, "replay journal.log", "journal.log, line 1: setup.policy: found 'first_come_first_served'", "allox")

@@ -81,7 +81,7 @@ def test_what_is_not_known_of_prices_is_said(run: Run, jobs: str) -> None:
 
 
 def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -> None:
-    """And the type that names it."""
+    """The error of an unknown offer names its file and its worker type."""
     Path("workers.yaml").write_text(WORKERS.replace("us-east-1d", "us-east-1x"))
     found = run(*jobs.replace(" --json", "").split(), "--prices", EXAMPLES)
     assert found.code == 2

@@ -66,7 +66,10 @@ def test_the_table_has_means_of_seeds_and_what_is_sustained(run: Run, shared: Pa
 
 
 def test_two_sweeps_are_identical_to_the_byte(run: Run, shared: Path) -> None:
-    """What is printed, and the report, which has every policy and rate."""
+    """Two sweeps have identical output and reports.
+
+    The report has every policy and rate.
+    """
     told = []
     for _ in range(2):
         found = ask(run, f"{SWEEP} --rates 2,4,8 --jobs 8 --report load.html")
@@ -96,7 +99,7 @@ def test_a_load_that_ends_too_early_is_told(run: Run, shared: Path) -> None:
 
 
 def test_an_interrupted_sweep_leaves_nothing(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a report nor a part of the table."""
+    """An interrupted sweep leaves no report and no partial table."""
     handle, events = Core.handle, []
 
     def interrupted(self: Core, event: Event, now_s: float) -> object:
@@ -114,7 +117,7 @@ def test_an_interrupted_sweep_leaves_nothing(run: Run, shared: Path, monkeypatch
 
 
 def test_progress_goes_through_all_runs(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
-    """Of jobs that count; and says where it is."""
+    """Progress counts the finished jobs of all runs and names the run."""
     assert ask(run, f"{SWEEP} --rates 2,4 --jobs 9 --first 1 --last 4").code == 0
     assert [done for done, _, _ in told] == list(range(1, 13))
     assert {total for _, total, _ in told} == {12}
@@ -122,7 +125,10 @@ def test_progress_goes_through_all_runs(run: Run, shared: Path, told: list[tuple
 
 
 def test_who_is_refused_in_all_runs_is_told_once(run: Run, shared: Path) -> None:
-    """And averages are of the others."""
+    """A job that all runs refuse is named once.
+
+    Averages are of the other jobs.
+    """
     Path("workers.yaml").write_text("workers:\n  - {name: v100, workers: 2, per_server: 2}\n")
     shown = ask(run, f"{SWEEP} --kind continuous-multiple --rates 9 --jobs 12").out
     assert shown.count("refused ") == 1
@@ -143,7 +149,10 @@ def test_the_table_fits_the_terminal(run: Run, shared: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["fifo:agnostic", "max_min_fairness", "finish_time_fairness:agnostic"])
 def test_a_switch_and_a_way_behind_the_name_are_one(run: Run, shared: Path, name: str) -> None:
-    """As published, in simulate, compare and sweep; and something else than ours."""
+    """An option and a suffix of the policy's name are equivalent.
+
+    This holds for policies as published in simulate, compare and sweep. Their results differ from our implementation.
+    """
     words = "jobs.json workers.yaml --round 720"
     by_switch = ask(run, f"simulate {words} -p {name} --as-published --json").json
     by_name = ask(run, f"compare {words} -p {name}:as-published -p {name} --json").json

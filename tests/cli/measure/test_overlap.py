@@ -32,7 +32,10 @@ def replicated(folder: Path) -> Path:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, predicted_s: float) -> None:
-    """What workers would have found: backwards of 100 ms, foretold like this."""
+    """Replace measurements of workers by backwards of 100 ms.
+
+    The predicted backward is given.
+    """
     one = Backward(2, (1, 2), 0.1, predicted_s)
     found = OverlapMeasurement(Fitted(MODEL, 0.01, 0.02, 0.03), (one,), (one,), (PlainBackward({}, 0.09),))
     monkeypatch.setattr("hocket.training.calibrate.buckets.measure.measure_overlap", lambda *_, **__: found)

@@ -28,7 +28,7 @@ def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbo
 
 
 def test_fewer_neighbours_than_none(run: Callable[..., Any], folder: Path) -> None:
-    """They are refused."""
+    """A negative number of busy workers is refused."""
     assert run("profile", "job.py", "--busy-workers", -1).code == 2
 
 
@@ -136,7 +136,7 @@ def test_nothing_of_the_users_is_replaced(run: Callable[..., Any], folder: Path)
 
 
 def test_links_are_measured_again(run: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured is replaced, until somebody edits it."""
+    """A measured cluster is replaced until somebody edits it."""
     cluster = Cluster.read("cluster.yaml")
     monkeypatch.setattr(
         "hocket.training.calibrate.local_links.measure_local", lambda workers: replace(cluster, name=f"local {workers}")

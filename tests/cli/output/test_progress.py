@@ -1,4 +1,4 @@
-"""What long commands say of where they are."""
+"""Progress messages of long commands."""
 
 import threading
 from pathlib import Path
@@ -21,7 +21,10 @@ CLUSTER = Path(__file__).parents[3] / "examples" / "clusters" / "a100-servers.ya
 
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes while nothing is reported, too, and each says where it is."""
+    """Without a terminal, a progress line is printed from time to time.
+
+    This also holds while nothing is reported. Each line names the phase.
+    """
     written, told = list[str](), threading.Event()
 
     class Err:
@@ -69,7 +72,10 @@ def test_a_line_says_what_is_known() -> None:
 
 
 def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
-    """What follows a search that is done is no longer 100 % of anything."""
+    """A bar without a known share shows no percentage.
+
+    This holds for the phase after a complete search.
+    """
     bar = ProgressBar("planning")
     bar.start()
     bar.report(12, 12, "flush")
@@ -81,7 +87,7 @@ def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
 
 @pytest.mark.slow
 def test_a_search_by_sizes_says_what_it_looks_at() -> None:
-    """It knows no share of what is done."""
+    """A search for an analytic model names its phase, without a share."""
     said: list[tuple[float, float, str]] = []
     cluster = Cluster.read(CLUSTER)
     plan_sizes(
@@ -118,7 +124,10 @@ def test_a_search_says_what_it_is_at_to_its_end() -> None:
 
 
 def test_how_deep_says_each_depth() -> None:
-    """Of the strategy that is looked at, the last one as well."""
+    """A search for the largest depth names each depth and strategy.
+
+    This includes the last strategy.
+    """
     said: list[tuple[float, float, str]] = []
     largest(MODEL, cluster(700e6), 4, ("flush",), lambda *one: said.append(one))
     words = [one[-1] for one in said]

@@ -32,7 +32,10 @@ def test_numbers_are_whole_at_any_width(width: int, capsys: pytest.CaptureFixtur
 
 
 def test_columns_go_in_the_order_given(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many as needed and no more; those that stay keep their places."""
+    """Columns are dropped in the given order, and only if needed.
+
+    The other columns keep their places.
+    """
     rows = [["a" * 10, "b" * 10, "c" * 10]]
     assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=60) == []
     assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=30) == ["two"]

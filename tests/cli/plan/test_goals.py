@@ -22,7 +22,10 @@ def _priced(folder: Path) -> None:  # noqa: F811
 
 
 def test_prices_and_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a dollar buys, how long the training takes, and what the closed form says."""
+    """Output for prices and tokens.
+
+    It has samples per dollar, the duration of the training and the closed form.
+    """
     found = document(capsys, *WORDS, "--tokens", "81920000")
     goal, best = found["goal"], found["candidates"][0]
     assert (goal["objective"], goal["devices"], goal["samples"]) == ("time", 8, 160_000)
@@ -71,7 +74,7 @@ def test_a_deadline(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_from_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same options; tokens are refused."""
+    """A profile accepts the same options, except tokens."""
     words = ("plan", "profile.json", "priced.yaml", "-B", "16", "-s", "data_parallel", "-s", "flush")
     found = document(capsys, *words, "--objective", "cost", "--samples", "1600", "-o", "plan.yaml")
     assert Plan.read("plan.yaml").cluster.devices == found["goal"]["devices"]

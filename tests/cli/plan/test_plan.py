@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """What a command prints on standard output, and on standard error behind it."""
+    """Return a command's standard output, followed by its standard error."""
     capsys.readouterr()
     assert main(list(words)) == code
     return "".join(capsys.readouterr())

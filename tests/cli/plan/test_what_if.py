@@ -60,7 +60,7 @@ def test_what_a_plan_cannot_be_elsewhere(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same of a profile."""
+    """A plan from a profile is explained too."""
     words = (
         "plan",
         "profile.json",

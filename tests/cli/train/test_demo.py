@@ -22,7 +22,10 @@ CANDIDATES = search(
 
 
 def usable(candidate: Evaluated) -> bool:
-    """Whether both workers are busy, in a pipeline where the strategy makes one."""
+    """True if both workers are busy.
+
+    The plan must be a pipeline, unless its strategy is data_parallel.
+    """
     stages = candidate.plan.stages
     pipeline = len(stages) > 1 or candidate.strategy == "data_parallel"
     return pipeline and len({device for stage in stages for device in stage.devices}) == 2
@@ -38,7 +41,7 @@ def test_one_plan_of_each_strategy() -> None:
 
 
 def test_more_workers_than_any_plan_takes() -> None:
-    """It is told, with what to do."""
+    """More workers than any plan can use are refused, with a next step."""
     with pytest.raises(InputError, match="--workers: found 3, but no plan keeps all of them busy"):
         _one_each(CANDIDATES, 3)
 

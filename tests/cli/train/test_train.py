@@ -226,7 +226,7 @@ def test_a_reader_that_leaves(folder: Path) -> None:
 
 
 def test_a_terminal_without_our_letters(folder: Path) -> None:
-    """What it cannot show is a question mark, and no error."""
+    """A terminal shows a question mark for a missing character, and no error."""
     command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
     environment = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=HUNG_S, env=environment, check=False)
@@ -280,7 +280,10 @@ def test_the_installed_command_is_the_one_that_is_tested() -> None:
 
 @pytest.mark.slow
 def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> None:
-    """Nothing depends on hash seeds, addresses or the clock."""
+    """Two searches in two processes write the same bytes.
+
+    Nothing depends on hash seeds, addresses or the clock.
+    """
     for name in ("a.yaml", "b.yaml"):
         done = hocket("plan", "profile.json", "cluster.yaml", "--batch", "8", "-o", name, folder=folder)
         assert done.returncode == 0, done.stderr
@@ -363,5 +366,5 @@ def test_resume_of_a_mistyped_folder(run: Run, folder: Path) -> None:
     ],
 )
 def test_resume_takes_the_word_auto_and_no_other(words: str, expected: str) -> None:
-    """What stands behind it is an argument otherwise."""
+    """`--resume` takes the word auto; any other word is an argument."""
     assert spelled_out(words.split()) == expected.split()

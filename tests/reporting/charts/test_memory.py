@@ -51,7 +51,10 @@ def test_the_curve_is_the_record() -> None:
 
 
 def test_a_record_that_ends_before_the_window_says_nothing_of_it() -> None:
-    """Of a run that was looked at in its first iterations only the most is drawn."""
+    """A record that ends before the window is drawn only as a peak.
+
+    Memory is recorded only in the first iterations of a run.
+    """
     trace = Trace.of([], {0: [(0.0, 100.0), (9.0, 300.0)]})
     early = Trace.of([], {0: [(0.0, 100.0), (1.0, 200.0)]})
     window = Window(2.0, 10.0, 0, 1, 1)
@@ -61,7 +64,10 @@ def test_a_record_that_ends_before_the_window_says_nothing_of_it() -> None:
 
 
 def test_a_far_capacity_does_not_flatten_the_curves() -> None:
-    """Where the peak is a hundredth of the capacity, the axis ends near the peak."""
+    """A capacity far above the peak does not flatten the curves.
+
+    If the peak is a hundredth of the capacity, the axis ends near the peak.
+    """
     trace = Trace.of([], {0: [(0.0, 100.0), (1.0, 200.0)]})
     (found,) = memory_curves(DrawnTrace(trace, Window(0.0, 2.0, 0, 1, 1)), None, 2.0, (0,), {0: 20_000.0}, {})
     low, high = heights(found.drawing, "curve")

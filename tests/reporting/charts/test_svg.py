@@ -70,6 +70,6 @@ def test_ticks_of_time_have_the_unit_of_their_axis(value_s: float, scale_s: floa
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn"))))
 def test_every_text_is_escaped(content: str) -> None:
-    """Whatever a name holds, the drawing stays well-formed and shows that name."""
+    """A drawing with any name is well-formed and shows the name."""
     root = ET.fromstring(svg(10, 10, [text(1, 1, content, "tick")], content, content))
     assert [(e.text or "") for e in root] == [content, *([content] if content else []), content]

@@ -66,7 +66,10 @@ def names(found: Timeline) -> list[str]:
 def test_every_instruction_of_the_window_is_a_block(
     strategy: str, options: dict[str, Any], shared: bool, predicted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many blocks as events, with their names, whether blocks share paths or not."""
+    """Every instruction of the window has a block with its name.
+
+    This holds if blocks share paths or not.
+    """
     if shared:
         monkeypatch.setattr(module, "MOST_TOLD", 0)
     plan, trace, _ = predicted(4, 8, strategy, **options)

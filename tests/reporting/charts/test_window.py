@@ -1,4 +1,4 @@
-"""Which part of a trace is drawn."""
+"""Choice of the drawn part of a trace."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def test_the_events_are_those_that_run_in_it() -> None:
 
 
 def test_an_empty_trace_has_a_window() -> None:
-    """Nothing happened, for a second."""
+    """An empty trace has a window of one second."""
     window = choose(Trace.of([]), 4)
     assert window.seconds == 1
     assert window.events(Trace.of([])) == []

@@ -21,7 +21,7 @@ def shapes(drawing: str) -> list[ET.Element]:
 
 
 def area(path: str) -> float:
-    """Of a path of M, H, V and z."""
+    """Compute the area of an SVG path of M, H, V and z."""
     points, x, y = [], 0.0, 0.0
     for kind, rest in re.findall(r"([MHV])([\d. ]+)", path):
         values = [float(v) for v in rest.split()]

@@ -31,7 +31,7 @@ def test_the_best_is_marked_and_others_have_their_ratio() -> None:
 
 
 def test_equal_figures_have_no_best() -> None:
-    """As many preemptions for both, and a policy alone."""
+    """Equal figures, and figures of a single policy, have no best."""
     assert not any(c.best for c in rows(clusters.pair(), clusters.slower())["preemptions"].cells)
     assert not any(c.best for row in rows(clusters.pair()).values() for c in row.cells)
 

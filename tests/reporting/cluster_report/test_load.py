@@ -53,7 +53,7 @@ def test_points_stand_where_they_belong() -> None:
 
 
 def test_upright_lines_of_one_rate_stand_side_by_side() -> None:
-    """None hides another."""
+    """Vertical lines of one rate are side by side and hide no other line."""
     rows = [(name, 1.0, seconds) for name in ("a", "b", "c") for seconds in (3600.0, 7200.0)]
     places = re.findall(r"M([\d.]+) [\d.]+V", load_chart(rows))
     assert len(places) == len(set(places)) == 3
@@ -74,7 +74,10 @@ def test_what_a_policy_sustains_is_told() -> None:
 
 @pytest.mark.parametrize("rows", [[], [("a", 1.0, nan)], [("a", 1.0, 0.0)], [("<b>", 2.0, 5.0)]])
 def test_odd_rows_are_a_page(rows: list[LoadRow]) -> None:
-    """Nothing, nothing known, nothing to wait for, one point, hostile names."""
+    """Unusual rows give a valid page.
+
+    Cases: no rows, unknown values, no waiting time, a single point, and hostile names.
+    """
     page = load_report_html(rows)
     documents.Document(page)
     assert not re.search(r"\bnan\b", page.split("<main>")[1].split("</main>")[0])

@@ -74,7 +74,10 @@ def test_odd_runs_are_pages(run: ClusterRun, count: int) -> None:
 
 
 def test_names_are_text() -> None:
-    """Of policies, jobs, types and entities, in tables and drawings."""
+    """Hostile names appear as text in tables and drawings.
+
+    The names are of policies, jobs, types and entities.
+    """
     name = "<script>x</script>"
     run = clusters.pair((name, "&"))
     types = tuple(replace(t, name=f"{t.name}{name}") for t in run.types)
@@ -84,7 +87,7 @@ def test_names_are_text() -> None:
 
 
 def test_no_runs_are_refused() -> None:
-    """There is nothing to tell."""
+    """A report without runs is refused."""
     with pytest.raises(InputError):
         cluster_report_html([])
 
@@ -135,7 +138,10 @@ def test_figures_of_one_policy_stand_in_two_columns() -> None:
 
 @pytest.mark.parametrize(("count", "beside"), [(1, 1), (2, 0)])
 def test_one_drawing_of_workers_held_stands_beside_what_it_took(count: int, beside: int) -> None:
-    """So that no half of the page is empty."""
+    """A single drawing of held workers is beside its figures.
+
+    So no half of the page is empty.
+    """
     page = cluster_report_html([(f"p{k}", clusters.crowd(60)) for k in range(count)])
     documents.check(page)
     assert page.count('<div class="beside">') == beside

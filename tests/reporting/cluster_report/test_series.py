@@ -46,7 +46,10 @@ def test_amounts_are_those_of_the_overlaps(stretches: list[tuple[float, float, i
 
 
 def test_workers_are_those_of_metrics() -> None:
-    """What types hold is the sum of what metrics say that jobs hold."""
+    """The workers held by types add up to the workers held by jobs.
+
+    The second sum is that of the metrics.
+    """
     run = clusters.crowd(30)
     edges = edges_of(run, run.ended_s)
     expected = held(run, edges).sum(axis=1).T / np.diff(edges)

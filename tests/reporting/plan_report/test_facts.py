@@ -1,4 +1,4 @@
-"""What a report says in words and figures."""
+"""Words and figures of a plan's report."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -56,7 +56,7 @@ def slower(trace: Trace) -> Trace:
 
 
 def known(summary: Summary) -> Overlap:
-    """What the summary has of it."""
+    """Return the overlap of a summary."""
     assert summary.overlap is not None
     return summary.overlap
 

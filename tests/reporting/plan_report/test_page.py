@@ -19,7 +19,7 @@ HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp;</titl
 
 
 def measured(trace: Trace) -> Trace:
-    """The same run, a tenth slower, on a clock that does not begin at zero."""
+    """Return the same run, 10% slower, on a clock that does not begin at 0."""
     events = [replace(e, start_s=50 + e.start_s * 1.1, end_s=50 + e.end_s * 1.1) for e in trace.events]
     memory = {d: [(50 + t * 1.1, b * 0.9) for t, b in zip(*v, strict=True)] for d, v in trace.memory.items()}
     return Trace.of(events, memory, {"source": "measured"})
