@@ -112,7 +112,10 @@ def test_headers_that_lie_are_refused(tmp_path: Path, entry: object) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 2) + b"[]"])
 def test_files_of_something_else_are_refused(tmp_path: Path, content: bytes) -> None:
-    """What is not a file of tensors is refused by name, whatever length it announces."""
+    """A file without tensors is refused by name.
+
+    This holds for any header length that it claims.
+    """
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:

@@ -61,7 +61,7 @@ def killed(other: "subprocess.Popen[bytes]") -> None:
 
 
 def over(other: "subprocess.Popen[bytes]") -> None:
-    """It comes to its end."""
+    """End the process regularly."""
     other.communicate(b"")
 
 

@@ -1,4 +1,4 @@
-"""What compute lanes of one device hand each other, and how they end together."""
+"""Compute lanes of one device: exchanged values and common end."""
 
 import threading
 
@@ -32,7 +32,10 @@ def test_every_lane_is_told_of_every_period() -> None:
 
 
 def test_a_lane_that_fails_ends_the_others_with_its_error() -> None:
-    """Who waits for its value, who asks for another period, and who waits for its end."""
+    """A failed lane ends the other lanes with its error.
+
+    They may wait for its value, for another period or for its end.
+    """
     exchange = Exchange(1)
 
     def fail(number: int) -> None:
@@ -47,7 +50,10 @@ def test_a_lane_that_fails_ends_the_others_with_its_error() -> None:
 
 
 def test_a_failure_of_the_first_lane_ends_the_others() -> None:
-    """They have nobody to give to."""
+    """A failure of the first lane ends the other lanes.
+
+    No lane would take their values.
+    """
     exchange = Exchange(1)
     ended = threading.Event()
 

@@ -41,7 +41,7 @@ def each_case(test: Any) -> Any:
 
 
 def traits(workers: int, number: int) -> tuple[Any, ...]:
-    """What the cases of the fast selection together have all values of."""
+    """Return the fields whose values the fast selection covers."""
     case, model, *_ = RUNS[workers][number]
     return case.strategy, case.shard, case.out, workers, number in OVER_GLOO[workers], "bfloat16" in model
 
@@ -73,7 +73,7 @@ def _of_rank(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tensor]
 
 @cache
 def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tensor]]]:
-    """What the inline engine gives, and its weights after one more segment."""
+    """Return the inline engine's result and its weights after another segment."""
     case, model, optimizer, repeats, end = RUNS[workers][number]
     graph = captured(model, optimizer)
     if graph.job.precision:  # whole masters: the inline engine gathers none of which devices have parts

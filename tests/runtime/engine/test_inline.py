@@ -138,7 +138,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
 @pytest.mark.thinned
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
-    """So does every plan that has whole weights only while it computes with them."""
+    """Plans that gather weights only to compute equal one process."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
 
 
@@ -210,7 +210,7 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
 @pytest.mark.thinned
 def test_synchronous_strategies_in_single_precision(model, optimizer, case):
-    """The same in float32 to 1e-5."""
+    """Synchronous strategies in float32 equal one process to 1e-5."""
     check_synchronous(model, optimizer, torch.float32, case, 1e-5)
 
 

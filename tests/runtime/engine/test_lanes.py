@@ -56,7 +56,10 @@ def test_every_value_reaches_its_reader_once(program, repeats):
 
 
 def test_two_readers_on_two_lanes_are_refused():
-    """Who frees such a value would depend on timing."""
+    """A value with readers on two lanes is refused.
+
+    The lane that frees it would depend on timing.
+    """
     value = Value(ValueKind.ACTIVATION, 0, 0, 1)
     made = Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(value,))
     sends = [Instruction(Kind.SEND, 0, 0, 0, f"send>{p}", (value,), frees=(value,), peer=p) for p in (1, 2)]

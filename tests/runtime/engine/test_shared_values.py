@@ -1,4 +1,4 @@
-"""What lanes of one device share where swaps have lanes of their own."""
+"""Values that lanes of one device share if swaps have their own lanes."""
 
 import threading
 
@@ -34,7 +34,10 @@ def test_what_an_instruction_frees_is_there_for_others_while_it_waits_for_the_re
 
 
 def test_what_a_transfer_brings_is_taken_once_and_stays_for_the_next_reader() -> None:
-    """Who waits is told when one has begun."""
+    """A received value is taken once and stays for the next reader.
+
+    A waiting lane is notified when a transfer begins.
+    """
     begun, taken = set[Value](), list[Value]()
 
     def take(value: Value) -> str:
@@ -53,7 +56,10 @@ def test_what_a_transfer_brings_is_taken_once_and_stays_for_the_next_reader() ->
 
 
 def test_who_waits_raises_what_another_lane_failed_with() -> None:
-    """And not for ever."""
+    """A waiting lane raises the error of a failed lane.
+
+    It does not wait forever.
+    """
     shelf = SharedValues(1, {})
     shelf.fail(ValueError("elsewhere"))
     with pytest.raises(ValueError, match="elsewhere"):

@@ -198,7 +198,7 @@ def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
 
 @cache
 def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
-    """Of what a member runs, alone."""
+    """Return the profile of a member's layers, measured alone."""
     return measure_member(RUNS[name].whole().job, WIDTH, (1, 2), MeasureRequest(budget_s=0.5), sequence)
 
 

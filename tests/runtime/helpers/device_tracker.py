@@ -28,7 +28,7 @@ class DeviceTracker(TorchDispatchMode):
         self._foreign: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def register(self, tensors: Iterable[Tensor]) -> None:
-        """What is on a device already."""
+        """Register tensors that are on a device already."""
         for tensor in tensors:
             self._note(self._own, tensor)
 
@@ -51,7 +51,7 @@ class DeviceTracker(TorchDispatchMode):
         return result
 
     def noted(self) -> None:
-        """There is a new peak."""
+        """Handle a new peak."""
 
     def _note(self, where: dict[int, weakref.ref[torch.UntypedStorage]], tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

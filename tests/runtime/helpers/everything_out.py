@@ -15,7 +15,7 @@ KEPT = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
 
 
 def everything_out(program: Program) -> Program:
-    """The same with swaps around each compute instruction of a synchronous program."""
+    """Add swaps around each compute instruction of a synchronous program."""
     assert not any(program.prologue.values())
     assert not any(program.epilogue.values())
     period = {lane: list(own) for lane, own in program.period.items()}

@@ -151,11 +151,11 @@ class Stream:
         cuda.streams.append(self)
 
     def learn(self, clock: Clock) -> None:
-        """So much is over before what comes next."""
+        """Order the next work after the given work."""
         _merge(self.clock, clock)
 
     def wait_event(self, event: "Event") -> None:
-        """What comes next comes behind the event."""
+        """Order the next work after the event."""
         self.learn(event.clock)
 
     def record_event(self) -> "Event":

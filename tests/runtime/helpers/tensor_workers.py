@@ -70,7 +70,7 @@ def error(found: Tensor, expected: Tensor, largest: float) -> float:
 
 
 def loss_of(model: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    """Of a task whose gradients reach every parameter."""
+    """Compute a loss whose gradients reach every parameter."""
     torch.manual_seed(3)
     logits = logits_of(model(*args, **kwargs)).flatten(0, 1)
     return nn.functional.cross_entropy(logits, torch.arange(len(logits)) % VOCAB)
@@ -186,6 +186,6 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
 
 
 def run(folder: Path, width: int) -> list[dict[str, dict[str, Any]]]:
-    """What each process found."""
+    """Return the results of each process."""
     finish(start("tests.runtime.helpers.tensor_workers", *((folder, rank, width) for rank in range(width))))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(width)]

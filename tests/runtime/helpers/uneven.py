@@ -26,7 +26,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(8, WORDS)
 
     def forward(self, words: Tensor) -> Tensor:
-        """As the class says."""
+        """Compute the output for words."""
         return self.head(self.layers(self.words(words)))
 
 

@@ -118,7 +118,7 @@ def run(case: Case, captured: Captured, policy: str, steps: int = STEPS) -> tupl
 
 
 def weights_of(result: Result) -> Iterator[Tensor]:
-    """Of all devices."""
+    """Yield the weights of all devices."""
     return (tensor for weights in result.weights.values() for tensor in weights.values())
 
 
@@ -184,7 +184,10 @@ def test_a_step_that_is_skipped_is_as_if_it_were_not(case: Case) -> None:
 
 
 def test_running_statistics_of_a_skipped_step_are_left_out() -> None:
-    """They would be saved, and are what a model is evaluated with."""
+    """A skipped step does not change running statistics.
+
+    They would be saved, and a model is evaluated with them.
+    """
     case = Case("flush", (1, 1), BATCH, SIZE)
     result, guards, _ = run(case, graph("statistics"), "skip")
     assert {guard.skipped for guard in guards.values()} == {1}

@@ -17,7 +17,10 @@ from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, agreed_sto
 
 
 def test_two_views_of_one_page(tmp_path: Path) -> None:
-    """What one process writes the other reads, fields apart."""
+    """One process reads the fields that another process writes.
+
+    The fields do not affect each other.
+    """
     mine = Heartbeat.create(tmp_path / "page")
     theirs = Heartbeat.open(tmp_path / "page")
     mine.periods, theirs.hold = 7, 1
@@ -34,7 +37,10 @@ def test_two_views_of_one_page(tmp_path: Path) -> None:
     ],
 )
 def test_place_names_step_and_instruction(instruction: Instruction, words: str) -> None:
-    """Where a worker stood reads as the program's own names; steps count from 1."""
+    """A worker's place has the program's own names.
+
+    Steps count from 1.
+    """
     page = Heartbeat.private()
     assert page.place == "before its first instruction"
     page.at(instruction, 11, instruction.index, WorkerState.RUNNING)

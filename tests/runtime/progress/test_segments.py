@@ -17,7 +17,10 @@ PACES = st.builds(
 
 
 def test_a_synchronous_program_has_a_period_a_step() -> None:
-    """Where a period is a batch, nothing is rounded."""
+    """A synchronous program has one period for each step.
+
+    A period is a batch, so nothing is rounded.
+    """
     pace = SegmentCounts(admitted=0, stride=4, microbatches=4)
     found = list(segments(pace, 10, 20, 4))
     assert found == [RunSegment(10, 4, 0, 4), RunSegment(14, 4, 4, 4), RunSegment(18, 2, 8, 2)]

@@ -151,7 +151,10 @@ def _nothing(*_: Any, **__: Any) -> None:
     ],
 )
 def test_whatever_orders_them_is_needed(setting, cuda, monkeypatch, run, place, name, without):
-    """So what this finds, it would find."""
+    """Each part of the ordering is needed.
+
+    Without it, the fake GPU finds an unordered use.
+    """
     monkeypatch.setattr(place, name, without)
     run(setting, cuda)
     assert cuda.wrong

@@ -56,7 +56,7 @@ def job(tied: bool = False) -> Job:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all tests share: `budget_bytes` of one device."""
+    """Data of all tests; `budget_bytes` is the budget of one device."""
 
     graph: Captured
     profile: ModelProfile
@@ -64,7 +64,7 @@ class Setting:
     _free: dict[tuple[str, int], Result] = field(default_factory=dict)
 
     def unlimited(self, plan: Plan, steps: int) -> Result:
-        """The same plan without limits, trained once for all tests."""
+        """Train the same plan without limits, once for all tests."""
         key = f"{plan.options['mode']} of {len({d for stage in plan.stages for d in stage.devices})}", steps
         if key not in self._free:
             free = replace(plan, swap=None)
@@ -171,7 +171,10 @@ def test_packs_of_one_device_may_share_weights():
 
 @pytest.mark.slow
 def test_stashes_that_are_kept_are_swapped(setting):
-    """So it does where nothing is computed again and stashes come and go as well."""
+    """Stashes are swapped if nothing is recomputed.
+
+    The model trains as if it fitted.
+    """
     trains_as_if_it_fitted(setting, "pipeline", "next_use", 1, recompute=False)
 
 
@@ -265,7 +268,10 @@ def test_a_worker_swaps_beside_computation(setting, alone):
 
 
 def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
-    """The same job, the same budget, nothing swapped."""
+    """Without swaps, the same job exceeds the budget.
+
+    The error names the tensor.
+    """
     plan = replace(setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes)), swap=None)
     memory = MemoryManager(0, "cpu", setting.budget_bytes)
     device = Device(

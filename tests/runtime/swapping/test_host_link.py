@@ -13,7 +13,7 @@ RATE = 1e6
 
 
 def seconds(*works) -> float:
-    """That some works, side by side, take."""
+    """Return the duration of transfers that run at the same time."""
     start_s = time.monotonic()
     threads = [threading.Thread(target=lambda work=work: [work(5_000) for _ in range(10)]) for work in works]
     for thread in threads:

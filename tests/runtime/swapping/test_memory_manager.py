@@ -330,7 +330,10 @@ def test_what_has_come_back_stays_when_the_message_is_over():
 
 
 def test_host_buffers_are_used_again_by_size_and_go_when_others_need_room():
-    """Nothing is allocated in the steady state; what waits is let go for another size."""
+    """Host buffers are used again by size, and freed for other sizes.
+
+    In the steady state, nothing is allocated.
+    """
 
     def refuse(size: int, there: int) -> Exception:
         return AssertionError(f"{size} beside {there}")
@@ -349,7 +352,7 @@ def test_host_buffers_are_used_again_by_size_and_go_when_others_need_room():
 
 
 class Locks:
-    """What CUDA was asked to lock and unlock."""
+    """Record of CUDA's requests to pin and unpin memory."""
 
     def __init__(self, code: int = 0) -> None:
         self.code, self.locked = code, dict[int, int]()

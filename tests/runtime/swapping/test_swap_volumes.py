@@ -124,5 +124,5 @@ def layers(recompute: bool) -> list[SwapLayer]:
 
 
 def bytes_of(width: int) -> float:
-    """Of a microbatch of so many numbers a sample."""
+    """Return the bytes of a microbatch with `width` numbers in each sample."""
     return 4.0 * SAMPLES * width

@@ -36,7 +36,10 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def profiles(gpt: Path) -> dict[str, ModelProfile]:
-    """Of one device, of one of two, and of one of two on slices of the sequence."""
+    """Return profiles of one device and of members of two kinds of groups.
+
+    The groups have two devices, without and with slices of the sequence.
+    """
     job = load_job(gpt)
     found = {f"{width}.json": measure_member(job, width, (1, 2), MeasureRequest(budget_s=0.0)) for width in (1, 2)}
     found["2s.json"] = measure_member(job, 2, (1, 2), MeasureRequest(budget_s=0.0), sequence_parallel=True)
@@ -136,7 +139,10 @@ def test_a_plan_of_groups_from_profiles_is_trained(
 
 
 def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> None:
-    """Of one width twice, of another model: each by its name."""
+    """Profiles that do not match are refused by name.
+
+    Cases: two profiles of one width, and a profile of another model.
+    """
     whole, member, _ = profiles.values()
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):

@@ -79,7 +79,7 @@ def by_name(named: Sequence[tuple[str, Tensor]]) -> torch.optim.Optimizer:
 
 
 def by_dimensions(params: Sequence[Tensor]) -> torch.optim.Optimizer:
-    """The same groups, by the shapes of weights."""
+    """Return the same groups, by the number of dimensions of weights."""
     return grouped([p for p in params if p.ndim > 1], [p for p in params if p.ndim <= 1])
 
 
@@ -149,7 +149,7 @@ def noted(result: Any) -> dict[int, list[tuple[float, ...]]]:
 
 
 def test_every_strategy_is_tried() -> None:
-    """What holds here holds for all of the registry."""
+    """The cases include every strategy of the registry."""
     assert sorted(CASES) == sorted(members())
     for name, cases in CASES.items():
         assert {case.strategy for case in cases} == {name}

@@ -23,7 +23,7 @@ JOB = captured("gpt", "adam").job
 
 @pytest.fixture(scope="module")
 def split() -> TensorSplit:
-    """How the model is divided."""
+    """Return the tensor-parallel split of the model."""
     return split_of(JOB, WIDTH)
 
 

@@ -99,7 +99,7 @@ class Noting(torch.optim.SGD):
         self.notes = notes
 
     def step(self, closure=None):
-        """As SGD's."""
+        """Record the gradients, then step as SGD does."""
         self.notes.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
         return super().step(closure)
 
@@ -282,14 +282,17 @@ def test_what_tick_tock_refuses(case, words):
 
 
 def test_other_strategies_refuse_a_second_wave():
-    """They have one replica of the model on a device."""
+    """Strategies with one replica on a device refuse a second wave."""
     graph = captured("gpt plain", "adam")
     with pytest.raises(RefusedError, match="stage 1 belongs to wave 1; flush allows one replica"):
         replace(ONE_EACH.plan(graph), strategy="flush").compile(graph)
 
 
 def test_its_mathematics_are_not_called_those_of_one_process():
-    """What `hocket plan` says beside it, and before a run."""
+    """The update rule of tick_tock is not called that of one process.
+
+    `hocket plan` prints this text, and so does a run before its start.
+    """
     graph = captured("gpt plain", "adam")
     updates = updates_of("tick_tock", ONE_EACH.plan(graph).shapes(graph), 8, 2, {})
     assert not updates.same

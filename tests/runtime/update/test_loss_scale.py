@@ -1,4 +1,7 @@
-"""Whatever the batches of the stages, each update is the mean over its samples."""
+"""Loss scale: each update is the mean over its samples.
+
+This holds for any batches of the stages.
+"""
 
 from math import isclose
 

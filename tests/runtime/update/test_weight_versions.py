@@ -43,7 +43,7 @@ def loss(leaves: dict[str, Tensor], skip: str = "") -> Tensor:
 
 
 def plain(steps: int, passes: int = 1, skip: str = "") -> dict[str, Tensor]:
-    """The same trained by plain torch."""
+    """Train the same tensors with plain torch."""
     own = {n: nn.Parameter(t) for n, t in tensors().items()}
     optimizer = adam(own).optimizer
     for _ in range(steps):
@@ -68,7 +68,7 @@ def train(stage: StageWeights, slot: WeightSlot, passes: int = 1, in_place: bool
 
 
 def same(slot: WeightSlot, expected: dict[str, Tensor]) -> bool:
-    """Whether a slot holds these numbers."""
+    """True if a slot holds these numbers."""
     return all(torch.equal(slot.leaves[n], t) for n, t in expected.items())
 
 
@@ -224,7 +224,7 @@ def test_state_goes_on_in_another_stage():
 
 
 def test_a_stage_without_parameters():
-    """It has versions like any other, with nothing in them."""
+    """A stage without parameters has empty versions."""
     stage = StageWeights({}, [GradientBucket(())], adam)
     stage.gradients.begin(stage.newest, ())
     buckets = stage.gradients.end(stage.newest)
@@ -297,7 +297,7 @@ def test_replicas_that_share_the_step_are_one(parts: int, in_place: bool) -> Non
 
 
 def states(replicas: list[StageWeights]) -> list[dict[str, dict[str, object]]]:
-    """What each says when all gather (threads that meet)."""
+    """Return the gathered state of each replica (threads that meet)."""
     meet, given = threading.Barrier(len(replicas)), {}
 
     def gather(number: int, tensor: Tensor) -> list[Tensor]:
@@ -313,7 +313,10 @@ def states(replicas: list[StageWeights]) -> list[dict[str, dict[str, object]]]:
 
 
 def test_a_state_goes_into_parts_and_back() -> None:
-    """What one had trained, taken by replicas that share the step, is what they tell."""
+    """A state can be divided among replicas and gathered again.
+
+    One replica trained it, and replicas that share the step load it.
+    """
     alone, replicas = weights(), shared(2)
     for _ in range(3):
         train(alone, alone.newest)

@@ -1,4 +1,4 @@
-"""What the engine takes for an instruction besides the layers."""
+"""Engine overhead of an instruction, without its layers."""
 
 from itertools import count
 

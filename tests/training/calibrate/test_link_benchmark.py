@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
 
 
 def run_workers(folder: Path, workers: int, widths: list[int], limit_s: float = 10.0) -> list[object]:
-    """What each of some real workers returns from `measure_links`."""
+    """Return the results of `measure_links` on real workers."""
     told = (json.dumps(widths), folder, limit_s)
     finish(start("tests.training.calibrate.test_link_benchmark", *((rank, workers, *told) for rank in range(workers))))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]

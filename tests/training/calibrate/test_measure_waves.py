@@ -131,7 +131,10 @@ def test_as_json_what_would_not_fit_took_no_time(
     run: Run,  # noqa: F811
     ran: Callable[..., list[tuple[str, int]]],
 ) -> None:
-    """Nothing, which JSON has a word for; infinity is none."""
+    """In JSON, a number of waves that does not fit has the time null.
+
+    JSON has no infinity.
+    """
     peaks = [max(open_size(straight(2, 1e9), waves)) for waves in (1, 2)]
     PROFILE.save("profile.json")
     replace(straight(2, sum(peaks) / 2), profile_digest=PROFILE.digest).save("plan.yaml")

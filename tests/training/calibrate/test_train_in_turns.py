@@ -98,7 +98,10 @@ def test_plans_of_other_numbers_of_workers_do_not_take_turns(tmp_path: Path) -> 
 
 
 def test_the_kernel_is_a_microbatch_as_profiled() -> None:
-    """Of the size of most plans, forward and backward of all layers."""
+    """The kernel is a forward and a backward of all layers.
+
+    Its microbatch has the size of most plans.
+    """
     plans = [replace(FLUSH, microbatch_size=size) for size in (4, 2, 2, 4, 1)]
     assert _kernel_size(plans) == 2
     seconds = sum(layer.forward_s[0] + layer.backward_s[0] for layer in PROFILE.layers)

@@ -1,4 +1,4 @@
-"""Which cores local workers stay on."""
+"""Choice of cores for local workers."""
 
 import os
 from pathlib import Path

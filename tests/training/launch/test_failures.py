@@ -16,7 +16,7 @@ def sent(rank: int, error: BaseException, at_s: float) -> HocketError:
 
 
 def test_input_errors_keep_their_kind_and_parts() -> None:
-    """What the user gave wrong reads the same in the watcher as in the worker."""
+    """An input error has the same kind and text in launcher and worker."""
     error = CaptureError("layer 3", "a branch", "none", "Remove it.")
     found = sent(1, error, 0.0)
     assert type(found) is CaptureError
@@ -68,7 +68,7 @@ def test_frames_of_other_peoples_code_are_left_out(debug: bool) -> None:
 
 
 def test_a_traceback_without_own_frames_stays() -> None:
-    """Where nothing of the job's own code is in it, the traceback is shown as it is."""
+    """A traceback without frames of the job's code is shown unchanged."""
     try:
         exec(compile("1 / 0", json.__file__, "exec"))
     except ZeroDivisionError as error:

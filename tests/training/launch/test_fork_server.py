@@ -25,7 +25,7 @@ def start(folder: Path, word: str, handle: int, **more: str) -> Any:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What a process sees that was told to tell."""
+    """Return the state that a process with the word `tell` reports."""
     there, here = os.pipe()
     try:
         process = start(folder, "tell", here)
@@ -93,7 +93,10 @@ def test_how_a_process_ended_is_told(tmp_path: Path) -> None:
 
 
 def test_a_fork_of_this_process_has_no_nursery(tmp_path: Path) -> None:
-    """It lets go of its parent's: that one's workers are not its own."""
+    """A fork of this process drops its parent's fork server.
+
+    The server's workers are not children of the fork.
+    """
     told(tmp_path)
     assert fork_server._kept
     child = os.fork()
@@ -151,7 +154,10 @@ print(asked)
 
 @pytest.mark.slow
 def test_loading_asks_no_device() -> None:
-    """Where a parent has asked for CUDA devices its forks cannot use them."""
+    """Loading does not initialise CUDA devices.
+
+    Forks could not use them if the parent had initialised them.
+    """
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
-    """Where to meet."""
+    """Set the rendezvous address."""
     monkeypatch.setenv("MASTER_ADDR", host)
     monkeypatch.setenv("MASTER_PORT", str(port))
 

@@ -1,4 +1,4 @@
-"""What one of torchrun's workers makes of signals, without starting any worker."""
+"""Signals in one of torchrun's workers, without starting any worker."""
 
 import json
 import signal

@@ -49,7 +49,10 @@ LATE = [case for name in members() if name not in synchronous_strategies() for c
 
 
 def run(job: Job, case: Case) -> tuple[Result, Trained, int]:
-    """What the plan and its declared rule give, and how many microbatches a step has."""
+    """Return the results of the plan and of its declared rule.
+
+    The third value is the number of microbatches in a step.
+    """
     graph = capture(job, case.microbatch_size)
     plan = case.plan(graph)
     program = plan.compile(graph)
@@ -175,7 +178,10 @@ def test_a_batch_without_any_weight_changes_nothing() -> None:
     ],
 )
 def test_what_is_no_weight_is_refused(weight: Any, found: str) -> None:
-    """Where it is computed, by the key of the job."""
+    """An invalid weight is refused when it is computed.
+
+    The error names the key of the job.
+    """
     job = uneven.job(loss_weight=weight)
     with pytest.raises(InputError, match=found) as caught:
         loss_weight(job, job.batch([0, 1]), 2)
@@ -184,7 +190,7 @@ def test_what_is_no_weight_is_refused(weight: Any, found: str) -> None:
 
 @pytest.mark.parametrize("weight", ["mean", 2.0, True])
 def test_a_key_that_says_nothing_is_refused(weight: Any) -> None:
-    """Neither a function nor "sum"."""
+    """A loss weight other than a function or "sum" is refused."""
     with pytest.raises(InputError, match="expected a function of a batch"):
         uneven.job(loss_weight=weight)
 

@@ -64,7 +64,7 @@ class Run:
 
     @property
     def workers(self) -> int:
-        """How many: those of all groups."""
+        """Number of workers of all groups."""
         return WIDTH * sum(self.case.widths)
 
 
@@ -230,5 +230,5 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
 
 
 def run_cases(folder: Path, *names: str) -> None:
-    """What they find is in the folder."""
+    """Run cases; their results are written to the folder."""
     starting.finish(starting.start("tests.runtime.engine.helpers.tensor_workers", (folder, *names)))

@@ -1,4 +1,4 @@
-"""Who is let in where workers of one machine connect, and who is not."""
+"""Accepted and refused connections between workers of one machine."""
 
 import socket
 
@@ -26,7 +26,10 @@ def test_nobody_is_waited_for(listener):
 
 
 def test_a_worker_says_whom_it_wants(listener):
-    """And who it is: a name alone may be somebody else's in another network namespace."""
+    """A connecting worker names the worker that it wants, and itself.
+
+    A name alone may belong to another worker in another network namespace.
+    """
     near = _connected(listener.getsockname(), _HELLO.pack(DRAWN, 7))
     (far,) = _accepted(listener)
     assert _hello(far) == (DRAWN, 7)
@@ -57,5 +60,5 @@ def test_other_users_are_turned_away(listener, monkeypatch):
 
 
 def test_a_name_that_nobody_has_is_no_connection():
-    """As on another machine."""
+    """An unknown name gives no connection, as on another machine."""
     assert _connected(b"\0nobody-has-this-name", b"hello") is None

@@ -114,7 +114,7 @@ Bytes = list[dict[int, float]]  # of every case, by device
 
 @pytest.fixture(scope="module")
 def predicted() -> tuple[Bytes, Bytes]:
-    """What is predicted, and what is proven whatever the timing."""
+    """Predicted peaks, and peaks proven for any timing."""
     profiles = {
         precision: measure(job(precision), (1, 2, 4), MeasureRequest(budget_s=1.0)) for precision in (None, "bfloat16")
     }

@@ -42,7 +42,10 @@ def message(number: int, size_bytes: int) -> Tensor:
 
 
 def test_a_send_is_over_at_once_where_the_receive_is_posted(mail):
-    """Nobody has to wait, and nothing moves twice."""
+    """A send is complete at once if its receive is posted.
+
+    No side waits, and no byte is copied twice.
+    """
     outbox, inbox = mail
     buffer, work = inbox.post(40)
     assert outbox.send(torch.arange(10, dtype=torch.float32)) is None
@@ -70,7 +73,10 @@ def test_a_send_waits_for_its_receive(mail):
 
 
 def test_a_later_send_does_not_overtake_one_that_waits(mail):
-    """Even if its receive is posted: the first post is the first send's."""
+    """A later send does not overtake a waiting send.
+
+    This holds even if its receive is posted: the first post belongs to the first send.
+    """
     outbox, inbox = mail
     first = outbox.send(message(1, 16))
     posts = [inbox.post(16)[0] for _ in range(2)]
@@ -159,7 +165,10 @@ def test_whatever_the_order_every_message_arrives(sizes, orders, kept):
 
 @pytest.mark.parametrize("end", ["post", "wait", "send", "finish"])
 def test_the_end_of_the_peer_is_noticed(mail, end):
-    """Whatever this end does, at once and not after a time limit."""
+    """The end of the peer is noticed at once, not after a time limit.
+
+    This holds for every operation of this side.
+    """
     outbox, inbox = mail
     if end in ("post", "wait"):
         _, work = inbox.post(8)

@@ -46,7 +46,7 @@ def step_of(buckets: list[range], threads: tuple[int, ...], begin_s: float) -> O
 
 
 def notes(drawing: BucketSampling) -> list[Noted]:
-    """What one worker notes of every draw."""
+    """Return the measurements of one worker for every draw."""
     found = []
     for draw in drawn(NAMES, SIZES, drawing):
         ends = (0, *accumulate(map(len, draw.buckets)))

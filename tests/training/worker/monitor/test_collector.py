@@ -99,7 +99,10 @@ def test_losses_that_overtake_the_start() -> None:
 
 
 def test_a_loss_that_is_not_a_number() -> None:
-    """It is null in JSON, not a number in the summary, and the steps go on."""
+    """A NaN loss is null in JSON and NaN in the summary.
+
+    The run continues.
+    """
     collector, listener = started(plan("flush"))
     collector.take(1, loss(0, None, 8))
     assert listener.losses == [None]
@@ -230,7 +233,10 @@ def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
 
 
 def test_a_run_that_never_began_leaves_no_blank_line() -> None:
-    """What comes next, an error, stands alone."""
+    """A run that never began prints nothing.
+
+    The following error has no blank line before it.
+    """
     from rich.console import Console
 
     text = io.StringIO()
@@ -268,7 +274,7 @@ def test_spoken(iteration_s: float | None) -> None:
 
 
 def test_prediction_is_handed_on() -> None:
-    """What the plan predicted stands beside what was measured."""
+    """The summary has the plan's prediction beside the measurement."""
     base = plan("flush")
     chosen = Plan(
         base.strategy, "tiny", 8, 2, base.stages, base.cluster, predicted=Predicted(0.125, 64.0, {0: 1.0, 1: 1.0})
@@ -317,7 +323,10 @@ def test_a_log_has_a_line_every_so_often() -> None:
 
 
 def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
-    """Of the time that is left it is; where each step makes one, of the pace as well."""
+    """The time of a checkpoint is not part of a step's pace.
+
+    It is part of the time left. If each step writes a checkpoint, it is part of the pace too.
+    """
     bar, now_s = timed_bar()
     for step in range(1, 31):
         now_s[0] += 1.25 if step in (11, 21) else 0.25
