@@ -1,4 +1,7 @@
-"""Algorithm 1 of dissertation section 3.3.2 as it is printed: one corner of what is searched."""
+"""Algorithm 1 of Narayanan's dissertation, section 3.3.2, as printed.
+
+It covers one corner of the search.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -34,7 +37,7 @@ MODEL = chain(
 
 
 class Costs:
-    """The cost functions, by running each configuration end to end (section 3.3.3): in the simulator."""
+    """Cost functions by simulation of whole configurations (section 3.3.3)."""
 
     blocks = BLOCKS
 
@@ -52,22 +55,22 @@ class Costs:
         return predict_choice(space, name, recomputing(choice) if r else choice)
 
     def throughput(self, d: int, p: int, b: int, r: bool) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self._run(d, p, b, r).samples_per_s
 
     def memory(self, d: int, p: int, b: int, r: bool) -> float:
-        """Bytes of the fullest device."""
+        """Peak bytes of the fullest device."""
         return max(self._run(d, p, b, r).peak_memory_bytes.values())
 
     def search(self, d: int, p: int, capacity: float) -> tuple[int, bool]:
-        """The best microbatch size and whether activations are recomputed, among what fits."""
+        """Best microbatch size that fits, and whether activations are recomputed."""
         every = [(b, r) for b in MODEL.microbatch_sizes for r in (False, True) if SAFE_BATCH // (d * b) >= p]
         fitting = [(b, r) for b, r in every if self.memory(d, p, b, r) <= capacity]
         return max(fitting or every, key=lambda one: self.throughput(d, p, *one))
 
 
 class CostsBySizes(Costs):
-    """The same of a transformer that is known by its sizes; activations are recomputed block by block."""
+    """Cost functions of an analytic transformer with recomputation by block."""
 
     blocks = GPT.layers
 
@@ -79,7 +82,11 @@ class CostsBySizes(Costs):
 
 
 def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bool, float]:
-    """As printed: throughput, d, p, b, r and the degree of gradient accumulation g of the optimum."""
+    """The printed algorithm.
+
+    Returns:
+        Throughput, d, p, b, r and the gradient accumulation g of the optimum.
+    """
     best_t, best = 0.0, (0, 0, 0, False)
     for d in range(1, DEVICES + 1):
         for p in range(1, DEVICES // d + 1):
@@ -99,8 +106,10 @@ def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bo
 @pytest.mark.parametrize("link", [1e9, 1e10])
 @pytest.mark.thinned
 def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
-    """Nothing that the algorithm finds is better than what the search finds under the same limits, and where it is the best of what
-    the search was given, that is as good."""
+    """The algorithm finds nothing better than the search under the same limits.
+
+    If the algorithm's best is among the search's candidates, both are equally good.
+    """
     cluster = Cluster("c", (Level("server", DEVICES, link, 1e-5, False),), "v100-16gb", memory_bytes=gigabytes * 1e9)
     best_t, d, p, *_ = algorithm_1(Costs(cluster), gigabytes * 1e9)
     found = search(MODEL, cluster, PlanRequest(SAFE_BATCH, strategies=("two_bw", "data_parallel"), shards=("none",)))
@@ -119,7 +128,10 @@ def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
 @pytest.mark.parametrize("link", [1e10, 3e11])
 @pytest.mark.thinned
 def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> None:
-    """Nothing that the algorithm finds is better, of the strategies that it knows; links are quick enough for all devices to be used."""
+    """The algorithm finds nothing better for an analytic model.
+
+    Only strategies that it knows count. Links are fast enough to use all devices.
+    """
     cluster = Cluster("c", (Level("server", DEVICES, link, 3e-6, False),), "a100-80gb", memory_bytes=gigabytes * 1e9)
     best_t, *_ = algorithm_1(CostsBySizes(cluster), gigabytes * 1e9)
     assert best_t > 0
@@ -129,7 +141,7 @@ def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> No
 
 
 def test_memory_decides_about_pipelines() -> None:
-    """With room for all weights data parallelism, with less a pipeline, as the algorithm says."""
+    """Data parallelism if all weights fit, otherwise a pipeline."""
     cluster = Cluster("c", (Level("server", DEVICES, 1e9, 1e-5, False),), "v100-16gb")
     depths = []
     for gigabytes in (0.35, 16.0):

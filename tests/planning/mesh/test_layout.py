@@ -1,4 +1,4 @@
-"""Meshes: every division of devices, and bounds that no simulation is below."""
+"""Layouts: all divisions of devices, and bounds below all simulations."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def source(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_paralle
 
 
 def untied(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
-    """The same, whose output has words of its own."""
+    """Profiles of the GPT with untied output weights."""
     model, along = replace(GPT, tied=False), sequence_parallel
     return analytic(model, A100, BlockExecution(tensor, recompute, along), microbatch_sizes=sizes)
 
@@ -53,7 +53,7 @@ def layout_space(
     shards: tuple[str, ...] = ("none",),
     strategies: tuple[str, ...] = USUAL,
 ) -> LayoutSpace:
-    """Meshes of eight devices."""
+    """Layouts of eight devices."""
     options = {"shards": shards, "strategies": strategies}
     return LayoutSpace.of(
         source, SERVERS, LayoutFamily(tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
@@ -62,7 +62,7 @@ def layout_space(
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_all_divisions(tensor: int) -> None:
-    """Devices, batch and layers are divided; every mesh is one that its schedule supports."""
+    """Layouts divide devices, batch and layers, and their schedules support them."""
     found = list(layout_space(tensor, strategies=STRATEGIES).meshes(16))
     assert len(set(found)) == len(found)
     assert {mesh.depth * mesh.tensor * mesh.width for mesh in found} == {8}
@@ -81,8 +81,10 @@ def test_all_divisions(tensor: int) -> None:
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
 @pytest.mark.thinned
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
-    """Seconds and bytes, with whole state and divided, whether replicas or stages are neighbours; where one column has one stage
-    without chunks, close to it."""
+    """Bounds hold for seconds and bytes, with and without sharding.
+
+    Replicas or stages may be neighbours. The bound is close for one data-parallel rank with one stage and no chunks.
+    """
     own = layout_space(tensor, recompute, along, ("none", "optimizer"), STRATEGIES)
     meshes = list(own.meshes(8))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, own))]
@@ -101,7 +103,7 @@ def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompu
 
 @pytest.mark.parametrize(("recompute", "close"), [("none", 0.85), ("full", 0.3)])
 def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) -> None:
-    """Where stashes are most of what a device holds, and what is received most of a stash: never above, and near it."""
+    """Byte bounds are close if stashes and received messages dominate."""
     long = Cluster("long", (Level("cluster", 8, 25e9, 5e-6, False),), "a100-80gb")
     deep = Transformer("deep", 30, 512, 8, 512, 2048)
 
@@ -119,7 +121,10 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_columns_that_divide_their_state(tensor: int) -> None:
-    """Each mesh of several columns has a twin, which says so, holds less and steps less; one column divides nothing."""
+    """Each data-parallel layout has a sharded twin with less memory and shorter steps.
+
+    A single data-parallel rank shards nothing.
+    """
     both, whole = (list(layout_space(tensor, shards=s).meshes(8)) for s in (("none", "optimizer"), ("none",)))
     assert [mesh for mesh in both if not mesh.sharded] == whole
     twins = [mesh for mesh in both if mesh.sharded]
@@ -140,7 +145,7 @@ def test_columns_that_divide_their_state(tensor: int) -> None:
 
 
 def test_widths_that_do_not_fit_are_left_out() -> None:
-    """Of the model (16 heads) and of the cluster (servers of four)."""
+    """Tensor-parallel sizes must fit the model (16 heads) and the servers of four."""
     widths, words = (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full")
     request = PlanRequest(8, USUAL, (1,), tensors=widths, recomputes=words, sequence_parallel=(False,))
     found = spaces(source, SERVERS, request)
@@ -148,7 +153,10 @@ def test_widths_that_do_not_fit_are_left_out() -> None:
 
 
 def test_slices_of_the_sequence() -> None:
-    """They say so, are sent as they are, and leave more room; a device alone has none, nor what does not divide the sequence."""
+    """Sequence parallelism is in the label, saves memory, and needs no gather.
+
+    A single device has none, nor has a size that does not divide the sequence.
+    """
     plain, along = layout_space(2), layout_space(2, sequence_parallel=True)
     assert (plain.slices, along.slices) == (True, False)
     for one, other in zip(plain.meshes(8), along.meshes(8), strict=True):
@@ -159,7 +167,7 @@ def test_slices_of_the_sequence() -> None:
 
 
 def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
-    """Gradients of words that the first and the last layer share are summed once where one stage has both."""
+    """Gradients of tied weights are summed once if one stage has both layers."""
     levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
     shards = ("none", "optimizer")
     slow = LayoutSpace.of(
@@ -176,7 +184,7 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
 @pytest.mark.parametrize("rate", [1e9, 1e11])
 @pytest.mark.thinned
 def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, rate: float) -> None:
-    """Where it is known, the figures of sums are others than those of links: never above the simulation."""
+    """Bounds hold with measured overlap of sums and computation."""
     overlap = OverlapModel(0.9, 1e-3, Rate(0.7 * rate, 0.0, 0.0), Rate(rate, 0.5 * rate, 0.1), 1e-5, 2, own_threads=16)
     known = {"overlap": overlap, "reduce_scatter": 1.5, "all_gather": 0.6}
     inside, outside = (replace(level, **known, shared=True) for level in SERVERS.levels)
@@ -201,7 +209,7 @@ def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, 
 
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_links_that_servers_share_are_bounded(tensor: int) -> None:
-    """All columns' messages and sums pass over them: never above the simulation, and near it where nothing else takes long."""
+    """Shared links bound messages and sums of all data-parallel ranks closely."""
     inside, outside = SERVERS.levels
     levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
     shards = ("none", "optimizer")
@@ -224,7 +232,10 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
 
 @pytest.mark.parametrize("microbatches", [4, 8, 16, 40])
 def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> None:
-    """Of 10 blocks in chunks of one and of two: near the simulation where the other bound is not, and never above it."""
+    """`closer_s` is close to the simulation of unequal chunks, unlike `bound`.
+
+    The model has 10 blocks in chunks of one and two.
+    """
     odd = replace(GPT, layers=10)
 
     def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
@@ -247,7 +258,7 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.thinned
 def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recompute: str) -> None:
-    """Of one stage in columns, where no layers share words: bounds of seconds and bytes are never above the simulation."""
+    """Bounds of FSDP units are never above the simulation."""
     levels = tuple(
         replace(level, bandwidth_bytes_per_s=bandwidth_bytes_per_s, all_reduce=None) for level in SERVERS.levels
     )
@@ -271,7 +282,10 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
 @examples(30)
 @given(st.data())
 def test_the_longest_way_through_chunks(data: st.DataObject) -> None:
-    """Of any seconds: what the order of the schedule takes, instruction by instruction; of more rounds than are followed, no more."""
+    """The interleaved bound equals the schedule's longest path.
+
+    It is no more than that for more rounds than it follows.
+    """
     p, v, rounds = (data.draw(st.integers(low, most)) for low, most in ((2, 4), (2, 3), (1, 9)))
     ticks = st.integers(0, 9).map(float)
     forward_s, backward_s = (
@@ -287,7 +301,7 @@ def test_the_longest_way_through_chunks(data: st.DataObject) -> None:
 
 
 def played(forward_s: np.ndarray, backward_s: np.ndarray, message_s: np.ndarray, microbatches: int) -> list[float]:
-    """When the last backward of each chunk on the first device ends, in the order of the schedule."""
+    """Ends of each chunk's last backward on the first device, in schedule order."""
     v, p = forward_s.shape
     orders = [_one_batch(p, v, rank, microbatches) for rank in range(p)]
     ends: dict[tuple[Work, int, int], float] = {}

@@ -1,4 +1,4 @@
-"""Stages cut to measure: as exhaustive simulation has it, and no more made again than memory asks for."""
+"""Recompute cuts match exhaustive simulation with the least recomputation."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,19 +25,22 @@ BLOCKS = 6
 
 
 def recompute_cut(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
-    """Of the small GPT, on devices with so much memory."""
+    """Recompute cut of the small GPT, on devices with this memory."""
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
     return RecomputeCut([LayoutSpace.of(source, cluster, LayoutFamily(1, word, (1, 2))) for word in words])
 
 
 def pipeline(of: RecomputeCut, depth: int, chunks: int, batch: int) -> ParallelLayout:
-    """Straight, with nothing made again."""
+    """Pipeline without recomputation."""
     every = of.ways[0].meshes(batch)
     return next(m for m in every if (m.depth, m.chunks, m.width, m.samples) == (depth, chunks, 1, 1))
 
 
 def every_cut(of: RecomputeCut, mesh: ParallelLayout) -> Iterator[ParallelLayout]:
-    """All borders (of chunks those of the mesh), and all numbers of blocks that each stage makes again in each way."""
+    """All stage boundaries and all numbers of recomputed blocks of each stage.
+
+    With chunks, the boundaries are those of the layout.
+    """
     stages = mesh.depth * mesh.chunks
     shares = [
         tuple(min(end, BLOCKS + 1) - max(begin, 1) for begin, end in zip((0, *mesh.ends), mesh.ends, strict=False))
@@ -73,7 +76,10 @@ def every_cut(of: RecomputeCut, mesh: ParallelLayout) -> Iterator[ParallelLayout
 )
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, ...], share: float) -> None:
-    """With memory between what all and what nothing made again needs: none that fits is quicker by more than some percent."""
+    """No cut that fits is faster by more than a few percent.
+
+    Memory is between the needs of full and of no recomputation.
+    """
     batch = 12
     free = recompute_cut(depth, 80e9, words)
     mesh = pipeline(free, depth, chunks, batch)
@@ -94,7 +100,7 @@ def test_as_good_as_the_best_of_all(depth: int, chunks: int, words: tuple[str, .
 
 
 def search_one(of: RecomputeCut, mesh: ParallelLayout) -> SimulatedLayout:
-    """One mesh cut to measure, as the search does it."""
+    """Search over a single layout with a recompute cut."""
     excess_bytes = 0.0
     for _ in range(4):
         cut = of.fitted(mesh, excess_bytes)
@@ -107,7 +113,7 @@ def search_one(of: RecomputeCut, mesh: ParallelLayout) -> SimulatedLayout:
 
 
 def test_no_bound_is_above_the_simulation() -> None:
-    """Of stages that are unequal in their layers and in what they make again."""
+    """Bounds hold for stages with unequal layers and recomputation."""
     for depth, chunks in ((2, 1), (3, 1), (2, 2)):
         of = recompute_cut(depth, 80e9, ("none", "full"))
         for batch in (depth, 4 * depth):
@@ -120,7 +126,7 @@ def test_no_bound_is_above_the_simulation() -> None:
 
 
 def test_what_makes_nothing_again_where_all_fits() -> None:
-    """With memory to spare the cut is as quick as the balanced one."""
+    """With enough memory, the cut is as fast as the balanced one."""
     of = recompute_cut(2, 80e9)
     mesh = pipeline(of, 2, 1, 12)
     found = of.fitted(mesh)
@@ -131,14 +137,14 @@ def test_what_makes_nothing_again_where_all_fits() -> None:
 
 
 def test_nothing_fits_at_all() -> None:
-    """Then nothing is cut, with chunks and without."""
+    """No cut with too little memory, with chunks and without."""
     of = recompute_cut(2, 1e8)
     for chunks in (1, 2):
         assert of.fitted(pipeline(of, 2, chunks, 12)) is None
 
 
 def test_a_profile_is_woven_of_its_ways() -> None:
-    """Each layer as its word says."""
+    """Each layer has its own recompute setting."""
     again = ("none", "full", "selective", "none", "none", "full", "full", "none")
     found = woven(lambda word: source(1, word, (1, 2)), again)
     for k, word in enumerate(again):
@@ -146,7 +152,7 @@ def test_a_profile_is_woven_of_its_ways() -> None:
 
 
 def test_the_search_takes_what_is_cut_to_measure() -> None:
-    """Where nothing fits without, it is quicker than making all of it again, and its plan is proved and predicted."""
+    """With little memory, a cut beats full recomputation; its plan is proved."""
     cluster = Cluster("c", (Level("server", 2, 300e9, 3e-6, False),), "a100-80gb")
     options = {"tensors": (1,), "microbatch_sizes": (4,), "shards": ("none",)}
     full = search_sizes(GPT, cluster, PlanRequest(32, **options, recomputes=("full",)))  # type: ignore[arg-type]
@@ -167,7 +173,7 @@ def test_the_search_takes_what_is_cut_to_measure() -> None:
 
 
 def test_one_way_for_all_goes_first() -> None:
-    """Of what is equally good, what is the same in all blocks."""
+    """Among ties, one recompute setting for all blocks wins."""
     of = recompute_cut(2, 80e9)
     every = search_meshes(of.ways, 16).found
     assert not every[0].mesh.again

@@ -1,4 +1,4 @@
-"""Schedules of meshes: 2BW, which computes with weights of the update before, and GPipe."""
+"""Schedules of layouts: 2BW, with stale weights, and GPipe."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,10 @@ DIVIDED = ("none", "optimizer")
 
 
 def test_what_is_open_where_nothing_is_named() -> None:
-    """What has the mathematics of one process, without GPipe; with old weights admitted 2BW as well."""
+    """Default strategies have the mathematics of one process, without GPipe.
+
+    With stale weights admitted, 2BW is added.
+    """
     assert set(USUAL) | {"gpipe"} == set(STRATEGIES) & set(synchronous_strategies())
     assert set(STRATEGIES) - set(synchronous_strategies()) == set(STALE)
     for synchronous, extra in ((None, ()), (True, ()), (False, STALE)):
@@ -45,7 +48,7 @@ def test_what_is_open_where_nothing_is_named() -> None:
 
 
 def test_as_many_microbatches_as_stages() -> None:
-    """2BW needs them (section 3.2.1); every other mesh without chunks of several stages has its twins."""
+    """2BW needs m >= p (section 3.2.1); other layouts without chunks have twins."""
     layout_space = LayoutSpace.of(
         source, SERVERS, LayoutFamily(1, "none", (1, 2), shards=DIVIDED, strategies=STRATEGIES)
     )
@@ -62,8 +65,10 @@ def test_as_many_microbatches_as_stages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("profiles", [pytest.param(source, marks=pytest.mark.slow), untied])
 def test_two_versions(profiles: Any) -> None:
-    """What a device holds beyond 1F1B with a flush: another version of the weights, and where devices sum gradients, another sum of
-    them; the last of them has no use for the old version."""
+    """2BW holds a second weight version, and a second sum if devices sum gradients.
+
+    The last stage has no second version then.
+    """
     layout_space = LayoutSpace.of(
         profiles, SERVERS, LayoutFamily(1, "none", (1,), shards=DIVIDED, strategies=("flush", "two_bw"))
     )
@@ -90,7 +95,7 @@ def test_two_versions(profiles: Any) -> None:
 
 
 def test_nothing_is_filled_or_drained() -> None:
-    """A batch takes no longer than its slowest device computes and steps, but for messages; 1F1B with a flush takes its bubble more."""
+    """A 2BW batch takes its slowest device's time plus messages, without a bubble."""
     quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
     layout_space = LayoutSpace.of(untied, quick, LayoutFamily(1, "none", (1,), strategies=("flush", "two_bw")))
     for mesh in layout_space.meshes(16):
@@ -103,7 +108,10 @@ def test_nothing_is_filled_or_drained() -> None:
 
 
 def test_gpipe_gains_only_what_messages_take() -> None:
-    """So that it is considered by its name alone: it never holds less than 1F1B, and over links that take no time it is no quicker."""
+    """GPipe never holds less than 1F1B, and is no faster over free links.
+
+    It is therefore considered only if named.
+    """
     quick = replace(SERVERS, levels=tuple(Level(x.name, x.width, 1e15, 0.0, False) for x in SERVERS.levels))
     seen = 0
     for cluster in (quick, SERVERS):
@@ -126,7 +134,7 @@ def test_gpipe_gains_only_what_messages_take() -> None:
 @pytest.mark.parametrize("options", [{"synchronous": False}, {"strategies": ("two_bw",)}, {"strategies": ("gpipe",)}])
 @pytest.mark.thinned
 def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options: dict[str, Any]) -> None:
-    """Of devices alike and unlike, with room and cut to measure: it is proved, and takes what the mesh took."""
+    """Plans are proved and take the layout's time, also on heterogeneous clusters."""
     nodes = tuple(replace(node, memory_bytes=memory_gb * 1e9) for node in cluster.nodes)
     found = search_sizes(GPT, replace(cluster, nodes=nodes, memory_bytes=memory_gb * 1e9), PlanRequest(16, **options))
     best = found.best
@@ -145,7 +153,7 @@ def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options:
 
 
 def test_of_equals_the_newest_weights_go_first() -> None:
-    """Where the bubble is little, nobody needs old weights; where it is much, they gain what the search without them says."""
+    """Stale weights win only if the bubble is large."""
     long = search_sizes(GPT, SERVERS, PlanRequest(4096, synchronous=False, tensors=(4,), microbatch_sizes=(1,)))
     assert not long.best.mesh.stale
     assert of_sizes(long).stale == ""
@@ -164,7 +172,10 @@ def test_of_equals_the_newest_weights_go_first() -> None:
 @pytest.mark.parametrize("schedule", ["two_bw", "gpipe"])
 @pytest.mark.thinned
 def test_cut_to_measure(schedule: str, share: float) -> None:
-    """With memory between what all and what nothing made again needs: none of all cuts that fit is quicker by more than 2 percent."""
+    """No 2BW cut that fits is faster by more than 2 percent.
+
+    Memory is between the needs of full and of no recomputation.
+    """
     words = ("none", "full")
     free = recompute_cut(3, 80e9, words)
     mesh = replace(pipeline(free, 3, 1, 12), schedule=schedule)
@@ -189,7 +200,7 @@ def test_cut_to_measure(schedule: str, share: float) -> None:
 @pytest.mark.parametrize("network", [25e9, pytest.param(1e9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", [pytest.param("two_bw", marks=pytest.mark.slow), "gpipe"])
 def test_unequal_replicas(strategy: str, network: float) -> None:
-    """Bounds of seconds and bytes are never above what is simulated, and every way can be proved."""
+    """Bounds are never above the simulation, and every layout can be proved."""
     inside, outside = EIGHT.levels
     cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
@@ -213,7 +224,10 @@ def test_unequal_replicas(strategy: str, network: float) -> None:
 
 
 def test_what_would_help() -> None:
-    """The same plan and the best there, with old weights where the search had them; half a batch is too few microbatches."""
+    """What-if answers use stale weights where the search did.
+
+    Half a batch has too few microbatches.
+    """
     options = {"synchronous": False, "recomputes": RECOMPUTE[:1]}
     found = search_sizes(GPT, SERVERS, PlanRequest(16, **options))  # type: ignore[arg-type]
     assert found.best.mesh.stale
@@ -228,7 +242,7 @@ def test_what_would_help() -> None:
 
 
 def test_a_plan_asked_anew_searches_with_old_weights() -> None:
-    """As its own search did."""
+    """Replanning considers stale weights like the plan's own search."""
     model, cluster = published("bert-large"), Cluster("c", (Level("server", 4, 5e9, 3e-6, False),), "a100-40gb")
     found = search_sizes(model, cluster, PlanRequest(16, strategies=("two_bw",), recomputes=RECOMPUTE[:1]))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)

@@ -1,4 +1,7 @@
-"""Unlike devices: as exhaustive simulation has it, and better than plans that take them for alike."""
+"""Layouts on heterogeneous clusters match exhaustive simulation.
+
+They beat plans that treat all devices as equal.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +42,7 @@ EIGHT = replace(
 
 
 def every(layout_space: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
-    """Every order of stages on disjoint groups of devices, whatever their types, and all borders between them."""
+    """All orders of stages on disjoint groups of devices, with all stage boundaries."""
     devices, layers = range(layout_space.group.cluster.devices), len(layout_space.profile.layers)
     for used in range(1, len(devices) + 1):
         for order in permutations(devices, used):
@@ -57,7 +60,10 @@ def every(layout_space: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
 
 @pytest.mark.parametrize("link", [25e9, pytest.param(0.5e9, marks=pytest.mark.slow)])
 def test_as_good_as_the_best_of_all(link: float) -> None:
-    """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
+    """No simulated layout is faster by more than a few percent.
+
+    All numbers of replicas, orders and boundaries are simulated.
+    """
     cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
     found = search_sizes(SMALL, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     layout_space = LayoutSpace.of(found.profile, cluster, LayoutFamily(1, "none", (1,)))
@@ -66,7 +72,10 @@ def test_as_good_as_the_best_of_all(link: float) -> None:
 
 
 def test_unlike_devices_have_unlike_stages() -> None:
-    """More layers on the quicker ones; quicker than what takes all for alike, or uses one type; its plan is proved."""
+    """Faster devices get more layers; the plan is proved.
+
+    It is faster than a plan for equal devices, or for one type.
+    """
     found = search_sizes(GPT, EIGHT, PlanRequest(32, microbatch_sizes=(1,)))
     best, simple = found.best, found.meshes.simple
     assert simple is not None
@@ -86,7 +95,7 @@ def test_unlike_devices_have_unlike_stages() -> None:
 
 
 def test_the_simple_ones() -> None:
-    """Equal stages, or one type: as searches on the parts have it."""
+    """`simple` matches searches over equal stages and over one type."""
     options = {"microbatch_sizes": (1,), "tensors": (1,)}
     found = search_sizes(GPT, EIGHT, PlanRequest(32, **options))  # type: ignore[arg-type]
     one = replace(EIGHT, levels=EIGHT.levels[:1], nodes=(Node("a100-80gb", 4),))
@@ -96,7 +105,7 @@ def test_the_simple_ones() -> None:
 
 
 def test_every_type_is_worked_out() -> None:
-    """Layer by layer, as on a cluster of that type alone."""
+    """Layer times are those on a cluster of that type alone."""
     found = SizedSpace(GPT, EIGHT, PlanRequest(8))
     profile = found.profile(2, "full", (1, 2))
     there = analytic(GPT, catalog.device_type("v100-32gb"), BlockExecution(2, "full"), microbatch_sizes=(1, 2))
@@ -108,7 +117,7 @@ def test_every_type_is_worked_out() -> None:
 
 @pytest.mark.parametrize(("link", "shared"), [(25e9, False), (0.5e9, False), (0.5e9, True)])
 def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
-    """Of seconds and bytes, never above what is simulated; nor are the least seconds of what has no layers yet."""
+    """Bounds on seconds and bytes are never above the simulation, also without layers."""
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
     cluster = replace(EIGHT, levels=(EIGHT.levels[0], level))
     found = search_sizes(GPT, cluster, PlanRequest(8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
@@ -132,7 +141,7 @@ def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
 
 @pytest.mark.parametrize("widths", [(4, 2, 1), (2, 4), (1, 3), (2, 6)])
 def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
-    """Foreseen from shorter ones, as the whole takes."""
+    """Extrapolation from short batches matches the whole batch."""
     devices = sum(widths)
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb")
     profile = analytic(replace(GPT, layers=10), A100, microbatch_sizes=(1,))
@@ -152,7 +161,7 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("room", [1.0, 1.001, 1.01])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> None:
-    """Of many replicas and few stages, too: the plan fits whatever the timing."""
+    """The plan fits under any timing, also with many replicas and few stages."""
     options = {"tensors": (tensor,), "recomputes": ("none",), "microbatch_sizes": (2,)}
     free = search_sizes(GPT, EIGHT, PlanRequest(64, **options)).best  # type: ignore[arg-type]
     tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=room * free.bytes) for node in EIGHT.nodes))
@@ -163,7 +172,7 @@ def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> Non
 
 @pytest.mark.slow
 def test_every_way_can_be_proved() -> None:
-    """However many replicas stages have, and wherever they stand."""
+    """Any numbers and places of replicas can be proved."""
     found = search_sizes(GPT, EIGHT, PlanRequest(16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,)))
     layout_space = LayoutSpace.of(found.profile, EIGHT, LayoutFamily(1, "none", (1,)))
     recompute_cut = RecomputeCut([layout_space])
@@ -181,7 +190,10 @@ def test_every_way_can_be_proved() -> None:
 
 @pytest.mark.slow
 def test_chunks_of_unlike_lengths() -> None:
-    """A slower device's chunks have fewer layers: none of all borders is quicker by more than some percent, nor are types in turn."""
+    """Chunks on slower devices have fewer layers.
+
+    No other boundaries, and no alternation of types, are faster by more than a few percent.
+    """
     model, batch = replace(SMALL, layers=8), 4
     options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
     found = search_sizes(model, TWO, PlanRequest(batch, strategies=("interleaved",), **options))  # type: ignore[arg-type]
@@ -212,7 +224,7 @@ def test_chunks_of_unlike_lengths() -> None:
 
 
 def test_chunks_are_longer_on_quicker_devices() -> None:
-    """Where the pipeline is short of microbatches they are quicker than any other way; the plan is proved and predicted."""
+    """With few microbatches, unequal chunks win; the plan is proved and predicted."""
     options = {"tensors": (1,), "microbatch_sizes": (1,), "shards": ("none",)}
     model = replace(GPT, layers=24)
     found = search_sizes(model, TWO, PlanRequest(8, strategies=("interleaved",), **options))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The search over meshes: as exhaustive simulation has it, and long batches as short ones foresee them."""
+"""The search over layouts matches exhaustive simulation."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from tests.planning.mesh.test_layout import SERVERS, layout_space, source, untie
 @pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
 @pytest.mark.thinned
 def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
-    """No mesh that fits is faster than the best found by more than the tolerance of a tie, whatever schedules are open."""
+    """No layout that fits is faster than the result by more than a tie."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
     request = PlanRequest(16, strategies, (1, 2, 4), tensors=(1, 2, 4, 8), recomputes=("none", "full"))
     all_spaces = list(spaces(profiles, cluster, request))
@@ -39,7 +39,10 @@ def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategie
 
 
 def test_neighbours_of_all_have_no_other_orientation() -> None:
-    """On one level of alike devices replicas stand side by side: where they do not it takes as long, and is no runner-up."""
+    """On one level of equal devices, stages and replicas are not exchanged.
+
+    The exchanged layout takes as long, and is no runner-up.
+    """
     flat = Cluster("flat", (Level("box", 8, 5e9, 1e-5),), "a100-80gb")
     own = LayoutSpace.of(source, flat, LayoutFamily(1, "none", (1, 2)))
     for mesh in own.meshes(8):
@@ -51,7 +54,7 @@ def test_neighbours_of_all_have_no_other_orientation() -> None:
 
 
 def test_equally_good_ones_in_the_order_of_their_stages() -> None:
-    """Within the tolerance of the best fewer stages go first, behind it all are in the order of their seconds."""
+    """Ties are sorted by the number of stages, others by seconds."""
     request = PlanRequest(16, USUAL, (1,), shards=("none",), tensors=(4,), recomputes=("none",))
     found = search_meshes(spaces(source, SERVERS, request), 16).found
     best_s = min(one.iteration_s for one in found)
@@ -67,7 +70,10 @@ def test_equally_good_ones_in_the_order_of_their_stages() -> None:
 
 
 def test_stages_are_side_by_side_where_that_is_quicker() -> None:
-    """Over a slow network between servers: long samples cross it no more, and what replicas sum does; no other way is quicker."""
+    """With slow links between servers, stages are neighbours if that is faster.
+
+    Messages of long samples then stay within a server, and gradient sums cross servers.
+    """
     model = Transformer("long", layers=4, hidden=1024, heads=16, sequence=8192, vocabulary=1000)
     levels = (Level("server", 2, 300e9, 5e-6, shared=False), Level("network", 2, 1e9, 2e-5))
     cluster = Cluster("slow", levels, "a100-80gb")
@@ -87,7 +93,7 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
 
 @pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
 def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
-    """Of a uniform model: what the whole batch takes."""
+    """Extrapolation matches the simulation of the whole batch."""
     layout_space = LayoutSpace.of(source, SERVERS, LayoutFamily(2, "none", (1,), strategies=(strategy,)))
     mesh = next(mesh for mesh in layout_space.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
     assert mesh.microbatches == 34
@@ -103,7 +109,7 @@ def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
 @pytest.mark.thinned
 def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
-    """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
+    """The estimate for plans too long to prove is above what `check` proves."""
     own = layout_space(tensor, sequence_parallel=along, strategies=strategies)
     seen = 0
     for mesh in own.meshes(32):
