@@ -54,14 +54,14 @@ def _where(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Reason:
+class RefusalReason:
     """Reason to refuse a candidate, with the missing memory if that is the reason."""
 
     text: str
     missing_bytes: float = 0.0
 
 
-def too_large(cluster: Cluster, peaks: Mapping[int, float], how: str) -> Reason | None:
+def too_large(cluster: Cluster, peaks: Mapping[int, float], how: str) -> RefusalReason | None:
     """Reason with the device that lacks most memory; None if all devices have enough.
 
     Arguments:
@@ -74,7 +74,7 @@ def too_large(cluster: Cluster, peaks: Mapping[int, float], how: str) -> Reason 
     if missing <= 0:
         return None
     needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
-    return Reason(needs, missing)
+    return RefusalReason(needs, missing)
 
 
 def label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:

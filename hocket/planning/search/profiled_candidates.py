@@ -18,7 +18,7 @@ from hocket.planning.predict.predict import predict_choice, proven_peaks, trace_
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.bounds.bounds import Bounds
 from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
-from hocket.planning.search.failures import Reason, configuration, failed, label, too_large
+from hocket.planning.search.failures import RefusalReason, configuration, failed, label, too_large
 from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NEAR, TIE, Evaluated, Refused
 from hocket.program.program import StageShape
@@ -165,23 +165,23 @@ class ProfiledCandidates:
         """True if sharded optimizer steps may gain more than a tie."""
         return self._space.shard is None and self._bounds.step_share(name, shapes, candidate) > TIE
 
-    def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> Reason | None:
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> RefusalReason | None:
         """Reason why a candidate need not be simulated; None otherwise."""
         widths = (len(stage.devices) for stage in candidate.stages)
         batches = microbatches_of(name, self._space.batch_size, candidate.microbatch_size, widths)
         reason = refusal(name, shapes, batches.count, complete(name, candidate.options))
         if reason:
-            return Reason(reason)
+            return RefusalReason(reason)
         forwards = period_forwards(candidate.stages, candidate.microbatches)
         if forwards > MAX_FORWARDS:
-            return Reason(
+            return RefusalReason(
                 f"with these numbers of replicas the schedule repeats only after {forwards // len(shapes)} microbatches; "
                 f"programs of more than {MAX_FORWARDS} forwards are not considered"
             )
         too_much = self._beyond(name, candidate, self._bounds.quick_s(candidate))
         return too_much or too_large(self._space.cluster, self._bounds.peak_bytes(name, shapes, candidate), "at least ")
 
-    def _beyond(self, name: str, candidate: Candidate, least_s: float) -> Reason | None:
+    def _beyond(self, name: str, candidate: Candidate, least_s: float) -> RefusalReason | None:
         """Reason if a candidate exceeds the amplification limit; None otherwise.
 
         Arguments:
@@ -190,7 +190,7 @@ class ProfiledCandidates:
         if self._tolerance is None or yields_idle(name):
             return None
         text = self._tolerance.refusal(held_s(candidate.stages, least_s, self._tolerance.members), "at least ")
-        return Reason(text) if text else None
+        return RefusalReason(text) if text else None
 
     def _used_s(self, name: str, candidate: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
         """Device-seconds of an iteration."""
@@ -198,7 +198,7 @@ class ProfiledCandidates:
             return tolerance.members * sum(active_s(trace_of_choice(self._space, name, candidate)).values())
         return held_s(candidate.stages, iteration_s, tolerance.members)
 
-    def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> Reason | None:
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], candidate: Candidate) -> RefusalReason | None:
         """Simulate a candidate and add it to `found`, or return the reason to refuse it."""
         predicted = predict_choice(self._space, name, candidate)
         plan = replace(make_plan(self._space, name, candidate, self._profile_path), predicted=predicted)
@@ -210,7 +210,7 @@ class ProfiledCandidates:
             better = self._rebucket(plan) if text else None
             if text and better is None:
                 self._kept[name] += 1
-                return Reason(text)
+                return RefusalReason(text)
             if better is not None:
                 predicted, used_s = better.predicted, better.used_s
                 plan = replace(plan, stages=better.plan.stages, predicted=predicted)
