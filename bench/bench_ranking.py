@@ -43,11 +43,12 @@ def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -
     for width, profile in profiles.items():
         if cluster.devices % width:
             continue
-        plane = LayoutSpace.of(lambda *_, profile=profile: profile, cluster, LayoutFamily(width, "none", (MICROBATCH,)))  # type: ignore[misc]
-        for mesh in plane.meshes(batch_size):
+        family = LayoutFamily(width, "none", (MICROBATCH,))
+        layout_space = LayoutSpace.of(lambda *_, profile=profile: profile, cluster, family)  # type: ignore[misc]
+        for mesh in layout_space.meshes(batch_size):
             for strategy in schedules(mesh):
-                situation, choice = plane.choice(mesh, batch_size)
-                made = make_plan(situation, strategy, choice, f"profile-{width}.json")
+                space, choice = layout_space.choice(mesh, batch_size)
+                made = make_plan(space, strategy, choice, f"profile-{width}.json")
                 plan = replace(made, cluster=cluster, tensor=width, slices=width > 1, profile_digest=profile.digest)
                 yield Case(f"{cluster.devices} workers, {mesh.config} {strategy}", plan)
 

@@ -176,7 +176,7 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
 
 
 def predict_choice(
-    situation: SearchSpace, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
+    space: SearchSpace, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
 ) -> Predicted:
     """Predict a candidate of a strategy, like `predict_iteration` for a plan.
 
@@ -187,32 +187,32 @@ def predict_choice(
     Raises:
         RefusedError: the strategy does not support the candidate.
     """
-    batch = (situation.batch_size, choice.microbatch_size)
-    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    batch = (space.batch_size, choice.microbatch_size)
+    asked = _Asked(space.profile, space.cluster, strategy, choice.options, choice.stages, batch)
     return _short(asked, most_forwards)
 
 
-def trace_of_choice(situation: SearchSpace, strategy: str, choice: Candidate) -> Trace:
+def trace_of_choice(space: SearchSpace, strategy: str, choice: Candidate) -> Trace:
     """Trace of a candidate of a strategy, like `played`.
 
     Raises:
         RefusedError: the strategy does not support the candidate.
     """
-    batch = (situation.batch_size, choice.microbatch_size)
-    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    batch = (space.batch_size, choice.microbatch_size)
+    asked = _Asked(space.profile, space.cluster, strategy, choice.options, choice.stages, batch)
     return _play(asked, record=False).trace
 
 
-def proven_peaks(situation: SearchSpace, strategy: str, choice: Candidate) -> dict[int, float]:
+def proven_peaks(space: SearchSpace, strategy: str, choice: Candidate) -> dict[int, float]:
     """Peak memory of each device for any timing, as `check` requires (footprint.py).
 
     Raises:
         RefusedError: the strategy does not support the candidate.
     """
-    batch = (situation.batch_size, choice.microbatch_size)
+    batch = (space.batch_size, choice.microbatch_size)
     sizes = _sizes(strategy, choice.stages, batch)
-    costs = CostModel(situation.profile, situation.cluster, choice.stages, sizes, columns=_columns(situation.profile))
-    shapes = stage_shapes(situation.profile, choice.stages)
+    costs = CostModel(space.profile, space.cluster, choice.stages, sizes, columns=_columns(space.profile))
+    shapes = stage_shapes(space.profile, choice.stages)
     program = compile_strategy(strategy, shapes, len(costs.samples), dict(choice.options))
     return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
 

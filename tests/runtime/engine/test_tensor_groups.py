@@ -254,9 +254,9 @@ def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     also holds over gloo.
     """
     plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence, "2x2x1 odd" if name in ODD else "2x2x1")
-    situation = SearchSpace(of_member, plan.group.cluster, plan.batch_size)
+    space = SearchSpace(of_member, plan.group.cluster, plan.batch_size)
     choice = Candidate(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
-    proven = proven_peaks(situation, plan.strategy, choice)
+    proven = proven_peaks(space, plan.strategy, choice)
     assert all(fact["peak_bytes"] <= proven[fact["device"]] for fact in results[name][0])
 
 
