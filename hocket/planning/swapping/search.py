@@ -26,8 +26,7 @@ from hocket.strategies.swapping.shared_packs import equal_plans
 from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
 from hocket.util.units import show_bytes
 
-SWAPPING = "harmony"
-"""Strategy of all plans that swap."""
+SWAPPING = "harmony"  # strategy of all plans that swap
 EACH = 2  # fastest plans of each mode and room that are simulated, and the finest; 1 if a plan fits without swaps
 ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner's sums exceed the memory that a program holds
 AMPLE = 10.0  # further factor if no offer fits: the finest packs are then proved, or refused with the missing bytes
