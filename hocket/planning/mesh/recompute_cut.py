@@ -63,7 +63,7 @@ class RecomputeCut(LayoutSpace):
             return None  # FSDP units hold one microbatch, so they only have equal recomputation in all blocks
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
-        # Undelivered messages beyond `WAITING` are neglected.
+        # Beside undelivered messages, a margin of `WAITING` messages covers bytes that are not modelled here.
         room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
         room -= self._undivided(mesh, ground)
         if mesh.chunks > 1 and not mesh.ends:
