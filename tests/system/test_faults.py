@@ -161,7 +161,7 @@ def test_a_second_run_in_one_folder_is_refused_at_its_start(tmp_path: Path) -> N
     def again() -> None:
         for resume in (False, "auto"):
             with pytest.raises(
-                InputError, match=r"found another run that writes there, pid \d+ on \S+; expected a folder of"
+                InputError, match=r"found another run that writes there, pid \d+ on \S+; expected an unused folder"
             ):
                 train(job, plan("flush"), steps=1, checkpoint=folder, resume=resume)
         assert names_in(folder) == []

@@ -411,7 +411,7 @@ def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
         told = [note for note in heard.notes if " was computed in " in note]
         assert len(told) == (steps > 2)  # of a first step there is no checkpoint
         before, now = ("bfloat16", "float64") if precision is None else ("float64", "bfloat16")
-        assert all(f"was computed in {before}" in note and note.endswith(f"in {now} now") for note in told)
+        assert all(f"was computed in {before}" in note and note.endswith(f"weights in {now}") for note in told)
     plain = reference(job[None], chosen[None], 6)
     assert losses == pytest.approx(plain, rel=1e-2)
     assert losses != pytest.approx(plain, rel=1e-6)
