@@ -73,7 +73,7 @@ def make_environment() -> None:
             "This Python has neither ensurepip nor pip. Some systems pack them apart: "
             f"install python{sys.version_info.major}.{sys.version_info.minor}-venv, then run this again."
         )
-    call([*pip, "install", "--quiet", "-c", "constraints.txt", "-e", ".[test,hf]"], "Installing")
+    call([*pip, "install", "--quiet", "-c", "constraints.txt", "-e", ".[test,hf,docs]"], "Installing")
     STAMP.write_text(wanted())
 
 

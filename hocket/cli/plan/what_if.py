@@ -162,8 +162,7 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
     """Combine all scenarios into one.
 
     Raises:
-        InputError: two scenarios change the same attribute, such as the batch. For links, a later factor of the same
-            level replaces an earlier one.
+        InputError: two scenarios change the same thing, such as the batch or one level's bandwidth.
     """
     from dataclasses import fields
 
@@ -183,7 +182,10 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
             if value == getattr(Change(), one.name):
                 continue
             if isinstance(value, dict):
-                whole[one.name] = {**whole.get(one.name, {}), **value}
+                before = whole.get(one.name, {})
+                if twice := sorted(before.keys() & value.keys()):
+                    raise InputError("--combined", f"{one.name} of level {twice[0]} twice", "once")
+                whole[one.name] = {**before, **value}
             elif one.name in whole:
                 raise InputError("--combined", f"{one.name} twice", "once")
             else:

@@ -74,7 +74,7 @@ def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> Model
         ),
         compiled=None,
         digest_of_model="",
-        notes=(*profile.notes, f"{times} blocks instead of {block.times}"),
+        notes=(*profile.notes, f"{max(times, LEAST)} blocks instead of {block.times}"),
     )
 
 

@@ -120,6 +120,7 @@ def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         ((*SIZED, "--memory", "10"), "--memory"),
         (("gpt.yaml", "cluster.yaml"), "--planned-batch"),
         ((*SIZED, "--memory", "2x", "--memory", "3x", "--combined"), "--combined"),
+        ((*SIZED, "--bandwidth", "server=2x", "--bandwidth", "server=3x", "--combined"), "--combined"),
         ((*SIZED, "--device-type", "h1000"), "device type"),
         ((*SIZED[:3], "0"), "--planned-batch"),
         *(((*SIZED, option, count), option) for option in ("--devices", "--batch") for count in ("0", "-3")),

@@ -57,6 +57,7 @@ def test_a_mask_that_all_blocks_read(times: int) -> None:
     assert block == RepeatedBlock(1, 1, 4)
     found = lengthened(masked, block, times)
     blocks = max(times, LEAST)
+    assert found.notes[-1] == f"{blocks} blocks instead of 4"
     assert found.tensors[1].targets == tuple(range(1, blocks + 1))
     assert [tensor.targets for tensor in found.tensors[2:]] == [(k + 1,) for k in range(1, blocks + 1)]
 
