@@ -139,9 +139,9 @@ class _Tried(NamedTuple):
     lacks: str = ""
 
 
-def _choice(name: str, situation: SearchSpace) -> _Tried:
+def _choice(name: str, space: SearchSpace) -> _Tried:
     """Find a candidate that is proved to fit."""
-    bounds, cluster = Bounds(situation), situation.cluster
+    bounds, cluster = Bounds(space), space.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
     waiting: list[tuple[float, int, Candidate]] = []
     near, lacks = inf, ""
@@ -157,10 +157,10 @@ def _choice(name: str, situation: SearchSpace) -> _Tried:
             lacks = f"device {device} needs {words}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
 
     try:
-        for choice in _variants(name, situation):
+        for choice in _variants(name, space):
             shapes = bounds.shapes(choice)
             widths = (len(stage.devices) for stage in choice.stages)
-            batches = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths)
+            batches = microbatches_of(name, space.batch_size, choice.microbatch_size, widths)
             refused = refusal(name, shapes, batches.count, complete(name, choice.options))
             if refused:
                 lacks = lacks or refused
@@ -176,7 +176,7 @@ def _choice(name: str, situation: SearchSpace) -> _Tried:
     except RefusedError as error:
         return _Tried(None, f"{error.found}; expected {error.expected}" if error.expected else str(error))
     for _, _, choice in sorted(waiting, key=lambda one: one[:2])[:TRIED]:
-        peaks = proven_peaks(situation, name, choice)
+        peaks = proven_peaks(space, name, choice)
         if fullest(peaks)[0] <= 1:
             shards = {stage.shard for stage in choice.stages} - {"none"}
             words = (
@@ -186,12 +186,12 @@ def _choice(name: str, situation: SearchSpace) -> _Tried:
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
             return _Tried(" ".join((*words, *again)))
         missed(peaks, "up to ")
-    return _Tried(None, lacks or missing(name, situation) or "this strategy has no candidate here")
+    return _Tried(None, lacks or missing(name, space) or "this strategy has no candidate here")
 
 
-def _variants(name: str, situation: SearchSpace) -> Iterator[Candidate]:
+def _variants(name: str, space: SearchSpace) -> Iterator[Candidate]:
     """Yield all choices of a strategy, including those with less memory."""
-    for choice in strategy(name).choices(situation):
+    for choice in strategy(name).choices(space):
         for one in (choice, *choice.thriftier):
             yield one
             thrifty = shared(one)
