@@ -1,4 +1,4 @@
-"""Plans of tensor-parallel groups: text, predictions, bytes, and what does not fit."""
+"""Plans of tensor-parallel groups: text, predictions, bytes, and errors."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def wide(slices: bool, samples: int = 1) -> tuple[LayoutSpace, ParallelLayout]:
 
 
 def test_text_and_back() -> None:
-    """The width and how borders are sent stand in the text; plans without groups say neither."""
+    """Size and slices are in the text; plans without groups have neither."""
     text = PLAN.to_yaml()
     assert "\ntensor: 2\nslices: true\n" in text
     assert Plan.from_yaml(text) == PLAN
@@ -39,7 +39,7 @@ def test_text_and_back() -> None:
 
 @pytest.mark.parametrize("slices", [True, False])
 def test_a_plan_is_predicted_as_its_mesh(slices: bool) -> None:
-    """The seam gives what the search simulated: the same seconds and bytes; in full as in short."""
+    """Plan and layout have the same prediction, in full and shortened."""
     layout_space, mesh = wide(slices)
     space, choice = layout_space.choice(mesh, 8)
     stages = tuple(PlanStage(tuple(NAMES[i] for i in cut.layers), cut.devices) for cut in choice.stages)
@@ -55,7 +55,10 @@ def test_a_plan_is_predicted_as_its_mesh(slices: bool) -> None:
 
 
 def test_bytes_of_all_members() -> None:
-    """Sliced borders cross once, whole ones once by each member; gradients are each member's own; reductions stay inside."""
+    """Traffic of all ranks of a group.
+
+    Sliced messages cross once, whole ones once for each rank. Each rank has its own gradients. Reductions stay inside.
+    """
     sliced, whole = (predict(replace(PLAN, slices=slices), PROFILE)[1] for slices in (True, False))
     border = 512 * 1024 * 2  # of one sample: positions, hidden size, bytes
     forth_and_back = 2 * 8 * border
@@ -74,14 +77,17 @@ def test_bytes_of_all_members() -> None:
 
 
 def along(samples: int = 1) -> tuple[Plan, ModelProfile]:
-    """The same plan on slices of the sequence."""
+    """The plan with sequence parallelism."""
     profile = analytic(GPT, A100, BlockExecution(2, sequence_parallel=True), microbatch_sizes=(1, 2))
     return replace(PLAN, slices=False, sequence_parallel=True, profile_digest=profile.digest), profile
 
 
 def test_slices_of_the_sequence() -> None:
-    """Text and back; what crosses stages does so once, without being gathered; inside as many bytes as all-reduces, and what
-    columns read once more in the backward; less memory on every device."""
+    """Sequence parallelism: text, traffic and memory.
+
+    Messages between stages cross once without a gather. Traffic inside groups is that of all-reduces, and of what the
+    backward reads again. Every device needs less memory.
+    """
     plan, profile = along()
     assert "\ntensor: 2\nsequence_parallel: true\n" in plan.to_yaml()
     assert Plan.from_yaml(plan.to_yaml()) == plan
@@ -96,7 +102,7 @@ def test_slices_of_the_sequence() -> None:
 
 
 def test_a_profile_that_divides_the_sequence_otherwise() -> None:
-    """Refused with what the profile is of."""
+    """A profile without the plan's sequence parallelism is refused."""
     plan, profile = along()
     with pytest.raises(
         InputError, match=r"^sequence_parallel: found true, but the profile was made with .* expected false"
@@ -109,7 +115,7 @@ def test_a_profile_that_divides_the_sequence_otherwise() -> None:
 
 
 def test_it_is_checked() -> None:
-    """The program is legal, and what lacks memory is told of the group's devices."""
+    """The program is legal, and missing memory is reported for the group's devices."""
     opened = LoadedPlan(PLAN, PROFILE)
     assert problems_of(opened, opened.program) == ()
     small = LoadedPlan(replace(PLAN, cluster=replace(SERVERS, memory_bytes=1e8)), PROFILE)
@@ -117,7 +123,7 @@ def test_it_is_checked() -> None:
 
 
 def test_another_width_than_the_profile() -> None:
-    """Refused with both numbers."""
+    """The error names both tensor-parallel sizes."""
     plan = replace(PLAN, tensor=1, slices=False)
     with pytest.raises(InputError, match=r"^tensor: found 1, but the profile is of one of 2 tensor-parallel devices"):
         predict_iteration(plan, PROFILE)
@@ -145,6 +151,6 @@ def test_another_width_than_the_profile() -> None:
     ],
 )
 def test_groups_that_do_not_fit(changes: dict[str, int], message: str) -> None:
-    """Told where they stand."""
+    """Errors name the place."""
     with pytest.raises(InputError, match=message):
         replace(PLAN, **changes)  # type: ignore[arg-type]
