@@ -241,7 +241,8 @@ def play(
             shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
             if varies and copies[s] > 0:  # a collective begins when its slowest member is expected
-                late_s[n] = max(0.0, last_arrival(n, copies[s], a_ptr, a_from, end, spread, meets[4:8]) - now)
+                own = a_from[a_ptr[n] : a_ptr[n + 1]]
+                late_s[n] = max(0.0, last_arrival(own, copies[s], end, spread, meets[4:8]) - now)
                 alone += late_s[n]
             if shares or alone > 0.0:
                 active[lane] = n

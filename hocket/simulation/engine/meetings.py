@@ -48,27 +48,25 @@ def later(
     return first_s + more, max(0.0, square - more * more)
 
 
-def last_arrival(n: int, copies: int, a_ptr: Ints, a_from: Ints, end: Floats, spread: Floats, numbers: Any) -> float:
+def last_arrival(arrivals: Ints, copies: int, end: Floats, spread: Floats, numbers: Any) -> float:
     """Expected arrival of the last rank of a collective.
 
     Ranks of equal mean and variance, such as replicas, are merged first.
 
     Arguments:
-        n: the collective's node.
+        arrivals: last node of each rank before the collective.
         copies: number of members that each arrival stands for.
-        a_ptr: pointers of `arrivals.arrivals`, by node.
-        a_from: nodes of `arrivals.arrivals`.
         end: end of each node, in seconds.
         spread: variance of each node's end, in square seconds.
         numbers: (means, variances, late, tail) of cost/stragglers.py.
     """
     means, variances, late, tail = numbers
     found_s, found_var, joined = 0.0, 0.0, 0
-    k, stop = a_ptr[n], a_ptr[n + 1]
+    k, stop = 0, len(arrivals)
     while k < stop:
-        at_s, var, alike = end[a_from[k]], spread[a_from[k]], 1
+        at_s, var, alike = end[arrivals[k]], spread[arrivals[k]], 1
         k += 1
-        while k < stop and end[a_from[k]] == at_s and spread[a_from[k]] == var:
+        while k < stop and end[arrivals[k]] == at_s and spread[arrivals[k]] == var:
             alike += 1
             k += 1
         r = alike * copies

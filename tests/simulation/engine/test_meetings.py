@@ -74,7 +74,7 @@ def test_the_last_of_several_is_what_draws_say(members: list[tuple[float, float]
     drawn = np.max([rng.normal(mean, deviation, 40_000) for mean, deviation in members], axis=0)
     ends, spread = [mean for mean, _ in members], [deviation**2 for _, deviation in members]
     numbers = (*slowest(6), *tails())
-    found = last_arrival(0, 1, [0, len(members)], list(range(len(members))), ends, spread, numbers)
+    found = last_arrival(list(range(len(members))), 1, ends, spread, numbers)
     assert found == pytest.approx(drawn.mean(), abs=0.06)
     assert found >= max(ends)
 
@@ -82,8 +82,8 @@ def test_the_last_of_several_is_what_draws_say(members: list[tuple[float, float]
 def test_one_member_may_stand_for_many() -> None:
     """Eight copies of one arrival equal eight equal arrivals."""
     numbers = (*slowest(8), *tails())
-    one = last_arrival(0, 8, [0, 1], [0], [1.0], [0.25], numbers)
-    assert one == last_arrival(0, 1, [0, 8], list(range(8)), [1.0] * 8, [0.25] * 8, numbers)
+    one = last_arrival([0], 8, [1.0], [0.25], numbers)
+    assert one == last_arrival(list(range(8)), 1, [1.0] * 8, [0.25] * 8, numbers)
     assert one == pytest.approx(1.0 + 0.5 * slowest(8)[0][8])
 
 
