@@ -46,6 +46,7 @@ TORCH = (
             "measure/compile_speedup",
             "measure/measure",
             "measure/memory",
+            "measure/request",
             "measure/timing",
             "measure/worker_costs",
             "tensor_parallel/dropout",
