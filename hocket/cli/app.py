@@ -9,6 +9,7 @@ import typer
 
 from hocket.cli.cluster import app as cluster
 from hocket.cli.measure import overlap, profile, waves
+from hocket.cli.output.option_places import OptionCommand
 from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
@@ -33,9 +34,9 @@ app.command("import")(profile.import_profile)
 app.command("links")(profile.links)
 app.command("measure-overlap")(overlap.overlap)
 app.command("measure-waves")(waves.waves)
-app.command("plan")(plan.plan)
-app.command("what-if")(what_if.what_if)
-app.command("scaling")(scaling)
+app.command("plan", cls=OptionCommand)(plan.plan)
+app.command("what-if", cls=OptionCommand)(what_if.what_if)
+app.command("scaling", cls=OptionCommand)(scaling)
 app.command("show")(simulate.show)
 app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)

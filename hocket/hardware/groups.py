@@ -121,7 +121,8 @@ def _divided(level: Level, width: int) -> tuple[int, int]:
         return width, level.width // width
     if width % level.width == 0:
         return level.width, 1
-    raise InputError("tensor", f"{width} devices", f"a divisor or a multiple of level {level.name}'s {level.width}")
+    expected = f"a divisor or a multiple of {level.width}, the width of level `{level.name}` in the cluster"
+    raise InputError("tensor", f"{width} devices", expected)
 
 
 def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slices: bool) -> Level:

@@ -144,7 +144,8 @@ class Plan:
         if self.batch_size < 1:
             raise InputError("batch_size", str(self.batch_size), ">= 1")
         if not 1 <= self.microbatch_size <= self.batch_size:
-            raise InputError("microbatch_size", str(self.microbatch_size), f"1 to the batch size, {self.batch_size}")
+            expected = f"a number from 1 to {self.batch_size} (the batch size)"
+            raise InputError("microbatch_size", str(self.microbatch_size), expected)
         count = -(-self.batch_size // self.microbatch_size)
         if count > _MAX_MICROBATCHES:
             found = f"{self.batch_size}, {count:,} microbatches of {self.microbatch_size}"

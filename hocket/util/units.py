@@ -23,6 +23,18 @@ def show_bytes(amount_bytes: float) -> str:
     return f"{amount_bytes:.0f} B"
 
 
+def show_shortage(needed_bytes: float, available_bytes: float) -> tuple[str, str]:
+    """Write needed and available memory in one unit, that of the larger amount, such as ('5.86 MiB', '0.95 MiB')."""
+    larger = max(needed_bytes, available_bytes)
+    size, unit = next(((size, unit) for size, unit in _BINARY if larger >= size), (1, "B"))
+    digits = 2 if size > 1 else 0
+    needed, available = (
+        f"{one / size:.2g} {unit}" if 0 < one < size / 10 else f"{one / size:.{digits}f} {unit}"
+        for one in (needed_bytes, available_bytes)
+    )
+    return needed, available
+
+
 def enough_bytes(amount_bytes: float) -> str:
     """Write an amount of memory for a file, such as '1.51GiB'.
 

@@ -99,9 +99,12 @@ def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
     Path("small.yaml").write_text(write_yaml(data | {"memory_bytes": 1e6}))
     found = run("plan", "profile.json", "small.yaml", "--batch", 8, "--stale", "-o", "none.yaml")
     assert found.code == 2
-    assert all(name in found.out for name in searched())
+    assert all(name in found.out + found.err for name in searched())
     assert "nothing that fits; nearest is" in found.err
     assert len(found.err.splitlines()) == 1
+    assert "choices: replicas of each stage" in found.out
+    assert "refused: harmony" not in found.out
+    assert found.err.count("harmony: ") == 1
     assert not Path("none.yaml").exists()
 
 
@@ -130,9 +133,19 @@ def test_show(run: Run, folder: Path) -> None:
         ),
         (
             "plan profile.json cluster.yaml --batch 8 --samples -3",
-            "error: --samples: found -3; expected how many samples",
+            "error: --samples: found -3; expected the number of samples",
         ),
-        ("plan gpt2-xl cluster.yaml --batch 8 --tokens -3", "error: --tokens: found -3; expected how many tokens"),
+        ("plan gpt2-xl cluster.yaml --batch 8 --tokens -3", "error: --tokens: found -3; expected the number of tokens"),
+        (
+            "plan gpt2-xl cluster.yaml --batch 8 -t 3",
+            "error: --tensor: found 3; expected a divisor of heads, 25",
+        ),
+        (
+            "plan profile.json cluster.yaml --batch 8 -b 9",
+            "error: --microbatch: found 9; expected a number from 1 to 8",
+        ),
+        ("plan profile.json cluster.yaml --batch 8 -s pipe", "error: --strategy: found 'pipe'"),
+        ("train job.py plan.yaml --resume", "error: --resume: found no --checkpoint DIR"),
         ("plan profile.json plan.yaml --batch 8", "plan.yaml: found what seems to be a plan; expected a cluster"),
         ("profile job.py --device-type a100", "Did you mean 'a100-40gb' or 'a100-80gb'?"),
         ("train plan.yaml job.py", "The other way round: hocket train job.py plan.yaml"),
@@ -262,7 +275,7 @@ def test_papers(run: Run) -> None:
         ("plan profile.json cluster.yaml --batch 0", ("found 0", ">= 1")),
         ("plan profile.json cluster.yaml --batch 8 -s gpip", ("'gpip'", "Did you mean 'gpipe'")),
         ("plan profile.json cluster.yaml --batch 8 -b 0", ("microbatch", "found 0")),
-        ("plan profile.json cluster.yaml --batch 8 -b 9", ("microbatch", "found 9", "1 to the batch")),
+        ("plan profile.json cluster.yaml --batch 8 -b 9", ("microbatch", "found 9", "1 to 8 (the batch size)")),
         ("plan profile.json cluster.yaml --batch 8 -o no/p.yaml", ("no/p.yaml", "folder")),
         ("plan profile.json cluster.yaml --batch 8 -o .", ("a folder",)),
         ("profile job.py -o no/p.json", ("no/p.json", "folder")),

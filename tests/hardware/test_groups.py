@@ -120,7 +120,8 @@ def test_mixed_clusters() -> None:
 def test_widths_that_do_not_fit() -> None:
     """Widths that do not fit are refused, with the level that they would cut."""
     with pytest.raises(
-        InputError, match=r"^tensor: found 3 devices; expected a divisor or a multiple of level server's 8"
+        InputError,
+        match=r"^tensor: found 3 devices; expected a divisor or a multiple of 8, the width of level `server`",
     ):
         grouped(servers(True), 3)
     with pytest.raises(InputError, match=r"^tensor: found 64 devices; expected a divisor"):

@@ -158,7 +158,9 @@ def test_models_of_hugging_face(kind: str, tmp_path: Path) -> None:
     listener = Recorder()
     train(path, replace(groups(path, 2, 2, 1), sequence_parallel=True), steps=3, listener=listener)
     assert listener.losses == pytest.approx(reference(path, groups(path, 1, 1, 1), 3), rel=1e-8)
-    assert {text for text in listener.notes if "vocabulary" in text} == {f"{end} is divided along its vocabulary of 33" for end in ends}
+    assert {text for text in listener.notes if "vocabulary" in text} == {
+        f"{end} is divided along its vocabulary of 33" for end in ends
+    }
     assert not [text for text in listener.notes if "whole" in text]
 
 

@@ -17,6 +17,7 @@ from hocket.util.units import (
     show_peaks,
     show_rate,
     show_seconds,
+    show_shortage,
 )
 
 
@@ -63,6 +64,20 @@ def test_sizes_are_read(text: str, amount: float) -> None:
     """Decimal and binary units; a rate is a size a second."""
     assert read_size(text, "") == amount
     assert read_rate(f"{text}/s", "") == amount
+
+
+@pytest.mark.parametrize(
+    ("needed_bytes", "available_bytes", "shown"),
+    [
+        (5.86 * 2**20, 1e6, ("5.86 MiB", "0.95 MiB")),
+        (3 * 2**30, 2**20, ("3.00 GiB", "0.00098 GiB")),
+        (11, 10, ("11 B", "10 B")),
+        (2048, 0, ("2.00 KiB", "0.00 KiB")),
+    ],
+)
+def test_a_shortage_has_one_unit(needed_bytes: float, available_bytes: float, shown: tuple[str, str]) -> None:
+    """Needed and available memory are written in the unit of the larger amount."""
+    assert show_shortage(needed_bytes, available_bytes) == shown
 
 
 def test_networks_are_sold_in_bits() -> None:

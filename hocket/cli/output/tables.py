@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from hocket.planning.search.result import Evaluated, Refused, Search
 
 
+_LABELS = {
+    "straight": "straight 2: two stages with one replica each",
+    "chunks": "2 x 4 chunks: 4 stages on each device",
+    "units": "2 x 4 units: 2 replicas, and 4 FSDP units of layers",
+}
 _LEGEND = {
     "config": "replicas of each stage; straight: each stage has one",
     "micro": "samples of a microbatch",
@@ -101,6 +106,11 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
             say(f"  note: {first.updates.sentence(first.strategy)}")
     else:
         say(title)
+        configs = " ".join(one.config for one in found.refused)
+        if configs:
+            words = "; ".join(text for word, text in _LABELS.items() if word in configs)
+            told = f"replicas of each stage, such as 2-1; b8: microbatches of 8 samples{words and '; '}{words}"
+            print_legend({"choices": told}, ["choices"], width)
     for line in _refusals(found):
         say(f"  refused: {line}")
     for note in found.notes:
@@ -118,14 +128,18 @@ def _options(candidate: "Evaluated") -> str:
 def _refusals(found: "Search") -> Iterator[str]:
     """Yield a line for each refused strategy, with an example.
 
-    The example is the refusal that lacks the least memory, or else the first refusal.
+    The example is the refusal that lacks the least memory, or else the first refusal. If no plan fits, a single refusal
+    that the error repeats as a nearest miss is left out.
     """
+    told = () if found.candidates else found.nearest_misses
     groups: dict[str, list[Refused]] = {}
     for refusal in found.refused:
         groups.setdefault(found.named(refusal), []).append(refusal)
     for name, group in groups.items():
         if found.candidates and not any(one.config for one in group) and group[0].reason.startswith("no choice"):
             continue  # the user cannot act on it
+        if len(group) == 1 and group[0] in told:
+            continue
         near = min((r for r in group if r.missing_bytes), key=lambda r: r.missing_bytes, default=group[0])
         example = f"{near.config}: {near.reason}" if near.config else near.reason
         count = f"{len(group)} choices refused, such as " if len(group) > 1 else ""

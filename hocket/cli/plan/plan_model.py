@@ -12,7 +12,7 @@ import typer
 from hocket.cli.output.table import CHOSEN, in_bytes, in_seconds, print_chosen, print_legend, print_table
 from hocket.cli.output.tables import error_json, print_json, updates_json
 from hocket.printable import say
-from hocket.util.units import show_bytes, show_count, show_gap, show_number, show_seconds
+from hocket.util.units import show_count, show_gap, show_number, show_seconds, show_shortage
 
 if TYPE_CHECKING:
     from hocket.cli.plan.explain import Explanation
@@ -216,7 +216,8 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
         yield f"runner-up: {mesh}, by its bound {by}"
     if meshes.quicker and meshes.quicker.seconds < best.iteration_s:
         miss = meshes.quicker
+        needed, available = show_shortage(miss.bytes, miss.capacity_bytes)
         yield (
             f"memory: {miss.mesh} could take up to {1 - miss.seconds / best.iteration_s:.1%} less, but needs "
-            f"{show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
+            f"{needed} on a device of {available}"
         )

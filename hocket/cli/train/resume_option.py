@@ -3,7 +3,8 @@
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from hocket.cli.output.option_places import OptionCommand
 
 MUST = "must"
 """Value of a --resume without a value."""
@@ -21,7 +22,7 @@ Resume = Annotated[
 ]
 
 
-class ResumingCommand(TyperCommand):
+class ResumingCommand(OptionCommand):
     """Command with a --resume option that consumes the next word only if it is `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

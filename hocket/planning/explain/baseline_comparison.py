@@ -19,7 +19,7 @@ from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.strategy import members, ring_of, yields_idle
-from hocket.util.units import show_bytes, show_gap
+from hocket.util.units import show_gap, show_shortage
 
 PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
     "plain data parallelism",
@@ -131,9 +131,8 @@ def _of_sizes(found: SizedSearch) -> BaselineComparison:
             return BaselineComparison(winner, why=_NOTHING)
         return BaselineComparison(winner, why="which this batch does not allow")
     miss = others.nearest
-    return BaselineComparison(
-        winner, why=f"because {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
-    )
+    needed, available = show_shortage(miss.bytes, miss.capacity_bytes)
+    return BaselineComparison(winner, why=f"because {miss.mesh} needs {needed} on a device of {available}")
 
 
 def _kind(mesh: ParallelLayout) -> str:

@@ -14,7 +14,7 @@ from hocket.planning.mesh.model_profiles import divisors, sizes_of
 from hocket.planning.mesh.plan_model import SizedSearch
 from hocket.planning.mesh.search.search import with_recompute_cuts
 from hocket.planning.search.result import Refused
-from hocket.util.units import show_bytes, show_count, show_seconds
+from hocket.util.units import show_count, show_seconds, show_shortage
 
 _EACH = 6  # nearest misses of each kind
 
@@ -38,7 +38,8 @@ def refused_meshes(found: SizedSearch) -> tuple[Refused, ...]:
 
 
 def _too_large(mesh: ParallelLayout, bound: Bound) -> Refused:
-    why = f"needs at least {show_bytes(bound.bytes)} on a device of {show_bytes(bound.room_bytes)}"
+    needed, available = show_shortage(bound.bytes, bound.room_bytes)
+    why = f"needs at least {needed} on a device of {available}"
     return Refused(mesh.strategy, str(mesh), why, bound.bytes - bound.room_bytes)
 
 

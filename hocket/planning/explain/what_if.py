@@ -29,7 +29,7 @@ from hocket.planning.search.search import search_widths
 from hocket.profiling.analytic.sizes import names, published
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
-from hocket.util.units import show_bytes
+from hocket.util.units import show_shortage
 
 MEMORY = 1.1  # factor on device memory in the default scenario
 
@@ -180,11 +180,8 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
     """Device that lacks the most memory, in words; empty if all fit."""
     device = max(peaks, key=lambda d: (peaks[d] - cluster.capacity_bytes(d), -d))
     capacity = cluster.capacity_bytes(device)
-    return (
-        ""
-        if peaks[device] <= capacity
-        else f"device {device} needs {show_bytes(peaks[device])} of {show_bytes(capacity)}"
-    )
+    needed, available = show_shortage(peaks[device], capacity)
+    return "" if peaks[device] <= capacity else f"device {device} needs {needed} and has {available}"
 
 
 def _least_with(found: SizedSearch, memory: float) -> float:

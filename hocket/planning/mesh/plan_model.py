@@ -30,7 +30,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import stage_shapes
 from hocket.util.compatibility import Feature, check_together
-from hocket.util.units import show_bytes
+from hocket.util.units import show_shortage
 
 
 class SizedSearch(SizedSpace):
@@ -60,7 +60,8 @@ class SizedSearch(SizedSpace):
             what = f"a batch of {self.batch_size} on {self.cluster.devices} devices"
             step = "Use a batch that is a multiple of microbatch size times replicas, other microbatch sizes, or another --tensor."
             raise RefusedError("plan", f"no layout for {what}", "one microbatch size for every replica", step)
-        needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} on a device of {show_bytes(nearest.capacity_bytes)}"
+        needed, available = show_shortage(nearest.bytes, nearest.capacity_bytes)
+        needs = f"{nearest.mesh} needs at least {needed} on a device of {available}"
         step = "Give more devices, more memory or a smaller batch, or recompute more (--recompute full)."
         raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
 
@@ -185,7 +186,7 @@ def search_sizes(
     sizes = sizes_of(request)
     for size in sizes:
         if not 1 <= size <= request.batch_size:
-            raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {request.batch_size}")
+            raise InputError("microbatch_sizes", str(size), f"a number from 1 to {request.batch_size} (the batch size)")
     considered_meshes(request)
     if model.tied and (set(request.shards) == {"full"} or set(request.strategies) == {"fully_sharded"}):
         check_together(

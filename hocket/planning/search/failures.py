@@ -17,7 +17,7 @@ from hocket.planning.search.result import Refused
 from hocket.program.program import StageShape
 from hocket.strategies.base.search_space import Candidate
 from hocket.strategies.base.strategy import config as config_of
-from hocket.util.units import show_bytes
+from hocket.util.units import show_shortage
 
 _PACKAGE = Path(__file__).parents[2]
 _MOST = 400  # characters of a bug's text, since the error of an invalid program contains its diagram
@@ -73,8 +73,8 @@ def too_large(cluster: Cluster, peaks: Mapping[int, float], how: str) -> Refusal
     missing = peaks[device] - capacity[device]
     if missing <= 0:
         return None
-    needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
-    return RefusalReason(needs, missing)
+    needed, available = show_shortage(peaks[device], capacity[device])
+    return RefusalReason(f"device {device} needs {how}{needed} and has {available}", missing)
 
 
 def label(shapes: tuple[StageShape, ...], candidate: Candidate) -> str:

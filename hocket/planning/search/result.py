@@ -132,6 +132,18 @@ class Search:
         return self.best
 
     @property
+    def nearest_misses(self) -> tuple[Refused, ...]:
+        """Refusals that the error of `best` names: they lack the least memory.
+
+        One is without swaps, one with swaps. Empty if no refusal lacks memory.
+        """
+        if not any(r.missing_bytes for r in self.refused):
+            return ()
+        staying = min((r for r in self.refused if r.missing_bytes and not r.swaps), key=_missing, default=None)
+        swapped = min((r for r in self.refused if r.swaps and not r.bug), key=_missing, default=None)
+        return tuple(r for r in (staying, swapped) if r is not None)
+
+    @property
     def best(self) -> Evaluated:
         """The best candidate.
 
@@ -140,11 +152,10 @@ class Search:
         """
         if self.candidates:
             return self.candidates[0]
-        if any(r.missing_bytes for r in self.refused):
-            staying = min((r for r in self.refused if r.missing_bytes and not r.swaps), key=_missing, default=None)
-            swapped = min((r for r in self.refused if r.swaps and not r.bug), key=_missing, default=None)
-            near = [r for r in (staying, swapped) if r is not None]
-            miss = "; ".join(f"{self.named(r)}{f' {r.config}' * bool(r.config)}: {r.reason}" for r in near)
+        if self.nearest_misses:
+            miss = "; ".join(
+                f"{self.named(r)}{f' {r.config}' * bool(r.config)}: {r.reason}" for r in self.nearest_misses
+            )
             miss = "; ".join((miss, *self.bugs))
             raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", self._step())
         least = next((r for r in self.refused if r.too_much), None)
@@ -167,7 +178,7 @@ class Search:
 
     def _step(self) -> str:
         """Advice if no plan fits."""
-        others = "more devices, devices of more memory, a smaller microbatch or a smaller batch."
+        others = "more devices, devices with more memory, a smaller microbatch size or a smaller batch."
         if any(r.too_much for r in self.refused):
             return f"{_ALLOW}, or give {others}"
         needed = min((r.host_bytes for r in self.refused if r.host_bytes), default=0.0)

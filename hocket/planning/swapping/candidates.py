@@ -22,7 +22,7 @@ from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.strategies.base.search_space import SearchSpace
-from hocket.util.units import show_bytes
+from hocket.util.units import show_shortage
 
 
 class SwapMiss(NamedTuple):
@@ -147,7 +147,8 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
         has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
         if size > has:
-            text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
+            needed, available = show_shortage(size, has)
+            text = f"the host of server {server} needs {needed} for swapped values and has {available}"
             return SwapMiss(text, size - has, size), 0.0
     return None, max(own.values())
 

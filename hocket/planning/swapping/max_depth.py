@@ -24,7 +24,7 @@ from hocket.profiling.analytic.repeat_blocks import LEAST, RepeatedBlock, length
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, searched, strategy
-from hocket.util.units import show_bytes, show_count
+from hocket.util.units import show_bytes, show_count, show_shortage
 
 MOST_LAYERS = 192  # most layers that are tried; a strategy that fits more is reported as such
 FIRST = 6  # depths from LEAST on that are tried for the first one that fits
@@ -154,7 +154,8 @@ def _choice(name: str, space: SearchSpace) -> _Tried:
         share, device = fullest(peaks)
         if share < near:
             near = share
-            lacks = f"device {device} needs {words}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+            needed, available = show_shortage(peaks[device], capacity[device])
+            lacks = f"device {device} needs {words}{needed} and has {available}"
 
     try:
         for choice in _variants(name, space):
@@ -227,8 +228,8 @@ def _swapped(
     deepest, server, first, slope, has = min(most)
     times = int(deepest)
     more = max(times + 1, LEAST)
-    needed = show_bytes(first + slope * (more - depths[0]))
-    limit = f"{more} blocks: the host of server {server} needs {needed} of {show_bytes(has)}"
+    needed, available = show_shortage(first + slope * (more - depths[0]), has)
+    limit = f"{more} blocks: the host of server {server} needs {needed} and has {available}"
     if times < LEAST:
         return MaxDepth(name, 0, 0, 0.0, limit=limit)
     return _largest(name, profile, block, times, config, limit)

@@ -24,7 +24,7 @@ from hocket.program.passes.swapping.settings import Swapping
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut
 from hocket.strategies.swapping.shared_packs import equal_plans
 from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
-from hocket.util.units import show_bytes
+from hocket.util.units import show_shortage
 
 SWAPPING = "harmony"  # strategy of all plans that swap
 EACH = 2  # fastest plans of each mode and room that are simulated, and the finest; 1 if a plan fits without swaps
@@ -245,5 +245,6 @@ def _too_large(space: SearchSpace, place: DeviceSet) -> str:
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:
         return ""
-    hint = "a linear layer can be cut with subtask_bytes in its job (docs/how-to/model-does-not-fit.md)"
-    return f"layer {space.profile.layers[k].name} alone needs {show_bytes(float(held[k]))} of {show_bytes(has)}; {hint}"
+    hint = "subtask_bytes in the job file splits a linear layer (docs/how-to/model-does-not-fit.md)"
+    needed, available = show_shortage(float(held[k]), has)
+    return f"layer {space.profile.layers[k].name} alone needs {needed}, and a device has {available}; {hint}"

@@ -20,7 +20,7 @@ from hocket.planning.predict.predict import played, predict, predict_iteration
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.trace.usage import Usage, usage
-from hocket.util.units import show_bytes, show_seconds
+from hocket.util.units import show_seconds, show_shortage
 
 FULL = 1.01
 """Share of a device, or of the links' time, that waves may use; columns of time have a resolution of a hundredth."""
@@ -125,8 +125,8 @@ def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
     held = {device: wave.held_bytes(device, waves) for device in wave.usage.held_bytes}
     device = max(held, key=lambda d: held[d] - wave.capacity_bytes[d], default=None)
     if device is not None and held[device] > wave.capacity_bytes[device]:
-        told = f"{show_bytes(held[device])} of {show_bytes(wave.capacity_bytes[device])}"
-        return "memory", f"{waves} waves would hold {told} on device {device}"
+        needed, available = show_shortage(held[device], wave.capacity_bytes[device])
+        return "memory", f"{waves} waves would need {needed} on device {device}, which has {available}"
     shares = {device: wave.compute_share(device, waves) for device in wave.ring or wave.usage.computes}
     device = max(shares, key=lambda d: (shares[d], -d))
     if shares[device] > FULL:

@@ -296,9 +296,12 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     _running.append(path)
     try:
         defined = runpy.run_path(str(path), run_name=_name_to_run(path))
-        made = next((thing for name in names if (thing := look_up(defined, name)) is not None), None)
+        name, made = next(
+            ((name, thing) for name in names if (thing := look_up(defined, name)) is not None), ("", None)
+        )
+        where = f"`{name}`,"
         if not isinstance(made, Job) and callable(made):
-            made = made()
+            made, where = made(), f"`{name}()`, which returned"
     except InputError:
         raise
     except Exception as error:
@@ -309,7 +312,7 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         _running.pop()
     if not isinstance(made, Job):
         told = " and no ".join(f"`{name}`" for name in names)
-        found = f"no {told}" if made is None else f"a value of type {type(made).__name__}"
+        found = f"no {told}" if made is None else f"{where} a value of type {type(made).__name__}"
         step = 'Code under `if __name__ == "__main__":` is not run.' if made is None else ""
         raise InputError(str(path), found, "`job` (a hocket.Job) or `make_job()` (a function that returns one)", step)
     object.__setattr__(made, "path", path.absolute())

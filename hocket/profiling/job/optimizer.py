@@ -224,7 +224,7 @@ def _check_parameters(job: Job, made: Optimizer, given: Mapping[str, nn.Paramete
     if foreign:
         models = {id(p): name for name, p in job.as_written.model.named_parameters()}
         told = [repr(models.get(id(p), f"a tensor of shape {tuple(p.shape)}")) for p in foreign]
-        found = f"{some_of(told)}, which the function did not receive"
+        found = f"an optimizer of {some_of(told)}, which are not among the parameters passed to the function"
         hint = (
             f"Use the function's argument, not the model's parameters: {_EXAMPLE}; for names write "
             "lambda named_parameters: ..., which receives (name, parameter) pairs."

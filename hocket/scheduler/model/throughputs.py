@@ -117,14 +117,26 @@ class ThroughputTable:
         """
         column = self.column.get((worker_type, True))
         if column is None:
-            step = f"{nearest(worker_type, self.types)} Pass your own table with --throughputs, see docs/reference/scheduler-files.md.".lstrip()
-            raise InputError(f"{place}: worker type", repr(worker_type), f"one of {', '.join(self.types)}", step)
+            raise InputError(
+                f"{place}: worker type",
+                repr(worker_type),
+                f"one of {', '.join(self.types)}",
+                self._other_type(worker_type),
+            )
         found = float(self.alone[self.find(job_type, scale_factor, place), column])
         if found <= 0:
             raise InputError(
                 f"{place}: job_type", f"{job_type}, which does not run on {worker_type}", "a job type that runs there"
             )
         return found
+
+    def _other_type(self, worker_type: str) -> str:
+        """Advice for a worker type that the table lacks."""
+        step = (
+            "The worker type of a cluster file is its device_type. Pass your own table with --throughputs; the packaged "
+            "table has v100, p100 and k80, see docs/reference/scheduler-files.md."
+        )
+        return f"{nearest(worker_type, self.types)} {step}".lstrip()
 
     def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Placement, ...]:
         """Placements of a snapshot: one per type, plus a spread one if requested.
@@ -138,10 +150,9 @@ class ThroughputTable:
         found = []
         for k, own in enumerate(types):
             if (own.table_name, True) not in self.column:
-                near = nearest(own.table_name, self.types)
-                step = f"{near} Pass your own table with --throughputs, see docs/reference/scheduler-files.md.".lstrip()
-                place = f"worker type {own.name}"
-                raise InputError(place, "no throughputs for this type", f"one of {', '.join(self.types)}", step)
+                expected = f"a worker type of the throughput table: {', '.join(self.types)}"
+                step = self._other_type(own.table_name)
+                raise InputError(f"worker type {own.name}", "no throughputs for this type", expected, step)
             found.append(Placement(k))
             if spread and (own.table_name, False) in self.column:
                 found.append(Placement(k, False))

@@ -58,7 +58,8 @@ class SearchSpace:
             raise InputError("batch_size", str(self.batch_size), ">= 1")
         for size in self.microbatch_sizes:
             if not 1 <= size <= self.batch_size:
-                raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {self.batch_size}")
+                expected = f"a number from 1 to {self.batch_size} (the batch size)"
+                raise InputError("microbatch_sizes", str(size), expected)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.profile import ModelProfile
 from hocket.training.calibrate.train_in_turns import Turns, train_in_turns
 from hocket.training.worker.monitor.listener import Listener, Noting
-from hocket.util.units import show_bytes, show_count
+from hocket.util.units import show_count, show_shortage
 
 LEAST_STEPS = 4  # the first two periods are a warm-up
 
@@ -94,8 +94,9 @@ def measure_waves(
         plans[waves] = replace(many, predicted=foreseen)
         for device, size in foreseen.peak_memory_bytes.items():
             if size > cluster.capacity_bytes(device):
-                had = f"{show_bytes(size)} of {show_bytes(cluster.capacity_bytes(device))} on device {device}"
-                listener.note(f"{show_count(waves, 'wave')}: would hold {had}")
+                needed, available = show_shortage(size, cluster.capacity_bytes(device))
+                told = f"would need {needed} on device {device}, which has {available}"
+                listener.note(f"{show_count(waves, 'wave')}: {told}")
                 return None
         return many
 

@@ -76,7 +76,8 @@ class Options:
         if self.resume not in (True, False, "auto"):
             raise InputError("resume", repr(self.resume), "true, false or auto", nearest(str(self.resume), ("auto",)))
         if self.resume and self.checkpoint is None:
-            raise InputError("resume", "no folder", "the folder of the checkpoints", "Give --checkpoint DIR as well.")
+            expected = "the folder of the checkpoints to resume from"
+            raise InputError("resume", "no --checkpoint DIR", expected, "Give --checkpoint DIR as well.")
         if self.on_nan not in ON_NAN:
             raise InputError("on_nan", repr(self.on_nan), f"one of {', '.join(ON_NAN)}", nearest(self.on_nan, ON_NAN))
         if self.device not in DEVICES:

@@ -80,7 +80,7 @@ def test_from_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert Plan.read("plan.yaml").cluster.devices == found["goal"]["devices"]
     assert found["goal"]["training_usd"] > 0
     assert "most samples per dollar" in said(capsys, *words, "--objective", "cost")
-    assert document(capsys, *words, "--tokens", "1e6", code=2)["error"]["place"] == "tokens"
+    assert document(capsys, *words, "--tokens", "1e6", code=2)["error"]["place"] == "--tokens"
 
 
 @pytest.mark.parametrize("text", ["30", "d", "-1d", "1y", "nand", "infs"])

@@ -114,7 +114,7 @@ def test_a_longer_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     short, long = (document(capsys, *words, *more) for more in ((), ("--sequence", "1024")))
     assert long["candidates"][0]["iteration_s"] > short["candidates"][0]["iteration_s"]
     Path("gpt.yaml").write_text(GPT + "positions: 512\n")
-    assert document(capsys, *words, "--sequence", "1024", code=2)["error"]["place"] == "sequence"
+    assert document(capsys, *words, "--sequence", "1024", code=2)["error"]["place"] == "--sequence"
 
 
 def test_strategies_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,14 +152,14 @@ def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "place", "found"),
     [
-        ("gpt.yaml cluster.yaml -B 16 -s pipedream", "strategy", "'pipedream'"),
-        ("gpt.yaml cluster.yaml -B 16 -s two_bw --synchronous", "strategy", "two_bw, an asynchronous strategy"),
-        ("gpt.yaml cluster.yaml -B 16 --shard all", "shard", "'all'"),
+        ("gpt.yaml cluster.yaml -B 16 -s pipedream", "--strategy", "'pipedream'"),
+        ("gpt.yaml cluster.yaml -B 16 -s two_bw --synchronous", "--strategy", "two_bw, an asynchronous strategy"),
+        ("gpt.yaml cluster.yaml -B 16 --shard all", "--shard", "'all'"),
         ("profile.json cluster.yaml -B 16 --sequence 8", "--sequence", "a profile"),
         ("profile.json cluster.yaml -B 16 -t 2", "--tensor", "a profile"),
         ("profile.json cluster.yaml -B 16 --recompute full", "--recompute", "a profile"),
-        ("gpt.yaml cluster.yaml -B 16 -t 3", "tensor", "3"),
-        ("gpt.yaml cluster.yaml -B 16 -b 17", "microbatch_sizes", "17"),
+        ("gpt.yaml cluster.yaml -B 16 -t 3", "--tensor", "3"),
+        ("gpt.yaml cluster.yaml -B 16 -b 17", "--microbatch", "17"),
         ("gpt.yaml cluster.yaml -B 0", "--batch", "0"),
     ],
 )

@@ -103,7 +103,7 @@ def test_where_nothing_else_fits() -> None:
     verdict = of_sizes(large)
     assert verdict.winner == PIPELINE
     assert verdict.text.startswith("a pipeline wins: no plan without a pipeline, because p1 t1 d8")
-    assert "of 14.90 GiB" in verdict.text
+    assert "on a device of 14.90 GiB" in verdict.text
     alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), PlanRequest(64))
     assert (
         of_sizes(alone).text

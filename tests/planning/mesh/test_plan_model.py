@@ -27,7 +27,11 @@ ALONE = Cluster("alone", (Level("server", 1, 1e9),), "a100-80gb")
         (SERVERS, {"tensors": (3,)}, r"^tensor: found 3; expected a divisor of heads, 16"),
         (SERVERS, {"tensors": (16,)}, r"^tensor: found 16 devices; expected"),
         (SERVERS, {"recomputes": ("some",)}, r"^recompute: found 'some'; expected one of none, selective, full"),
-        (SERVERS, {"microbatch_sizes": (32,)}, r"^microbatch_sizes: found 32; expected 1 to the batch size, 16"),
+        (
+            SERVERS,
+            {"microbatch_sizes": (32,)},
+            r"^microbatch_sizes: found 32; expected a number from 1 to 16 \(the batch size\)",
+        ),
         (replace(SERVERS, device_type="k80"), {}, r"^device k80: dtype: found 'float16'; expected one of float"),
         (
             replace(SERVERS, device_type="", nodes=(Node("a100-80gb", 4), Node("k80", 4))),
@@ -76,7 +80,9 @@ def test_nothing_fits() -> None:
     nearest = found.meshes.nearest
     assert nearest is not None
     assert nearest.missing_bytes > 0
-    with pytest.raises(RefusedError, match=r"nothing that fits; nearest is p\d+ t\d+s? d\d+ .* of 95\.37 MiB.*full"):
+    with pytest.raises(
+        RefusedError, match=r"nothing that fits; nearest is p\d+ t\d+s? d\d+ .* on a device of 95\.37 MiB.*full"
+    ):
         _ = found.best
 
 

@@ -146,7 +146,10 @@ def test_another_width_than_the_profile() -> None:
             {"sequence_parallel": True},
             r"^plan: found slices with sequence_parallel: ",
         ),
-        ({"tensor": 3}, r"^tensor: found 3 devices; expected a divisor or a multiple of level server's 4"),
+        (
+            {"tensor": 3},
+            r"^tensor: found 3 devices; expected a divisor or a multiple of 4, the width of level `server`",
+        ),
         ({"tensor": 4}, r"^stages\.1\.devices: found group 2; expected 0 to 1, the cluster's groups of 4 devices"),
     ],
 )

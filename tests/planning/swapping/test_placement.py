@@ -91,7 +91,9 @@ def test_hosts_of_nodes_that_say_nothing_are_the_clusters() -> None:
 def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
     """A layer that is too large for all devices is reported for the largest ones."""
     small = replace(MIXED, nodes=(replace(OLD, memory_bytes=100e6), replace(NEW, memory_bytes=200e6)))
-    with pytest.raises(RefusedError, match=r"on 2 a100-40gb: layer \S+ alone needs [\d.]+ MiB of 190\.73 MiB"):
+    with pytest.raises(
+        RefusedError, match=r"on 2 a100-40gb: layer \S+ alone needs [\d.]+ MiB, and a device has 190\.73 MiB"
+    ):
         _ = search(MODEL, small, PlanRequest(8)).best
 
 

@@ -122,8 +122,8 @@ def test_with_room_for_all_nothing_is_swapped() -> None:
     ("memory_bytes", "host_memory_bytes", "reason"),
     [
         (700e6, None, "the cluster file has no host_memory_bytes"),
-        (700e6, 1e9, r"the host of server 0 needs 1\.\d+ GiB of 953\.67 MiB for what is swapped"),
-        (200e6, 64e9, r"layer layer\d alone needs .* MiB of 190\.73 MiB; .* subtask_bytes"),
+        (700e6, 1e9, r"the host of server 0 needs 1\.\d+ GiB for swapped values and has 0\.93 GiB"),
+        (200e6, 64e9, r"layer layer\d alone needs .* MiB, and a device has 190\.73 MiB; subtask_bytes"),
     ],
 )
 def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | None, reason: str) -> None:

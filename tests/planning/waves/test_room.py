@@ -79,7 +79,7 @@ def test_memory_at_other_moments() -> None:
     assert one_wave(held, 0.4).held_bytes(0, 2) == 6.0
     assert room(one_wave(held, 0.4)).waves == 2
     found = room(one_wave(held, 0.4, again_bytes={0: 5.0}))
-    assert found == WaveRoom(1, "memory", "2 waves would hold 11 B of 10 B on device 0")
+    assert found == WaveRoom(1, "memory", "2 waves would need 11 B on device 0, which has 10 B")
 
 
 def test_a_full_device_and_full_links() -> None:
@@ -104,7 +104,7 @@ def test_memory_on_other_devices() -> None:
     assert [wave.held_bytes(d, 2) for d in held] == [5.0, 5.0, 6.0]
     assert [wave.held_bytes(d, 3) for d in held] == [7.0] * 3
     assert wave.compute_share(1, 3) == pytest.approx(1.0)
-    assert room(wave) == WaveRoom(2, "memory", "3 waves would hold 7 B of 6 B on device 0")
+    assert room(wave) == WaveRoom(2, "memory", "3 waves would need 7 B on device 0, which has 6 B")
     assert room(replace(wave, capacity_bytes=dict.fromkeys(held, 7.0))).limit == "devices"
 
 

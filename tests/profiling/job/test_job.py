@@ -165,7 +165,13 @@ def test_other_names_in_a_job_file(tmp_path: Path) -> None:
     """The first defined name is the job; if none is defined, all are listed."""
     (tmp_path / "a.py").write_text(JOB_FILE + "odd = 3\nclass Jobs:\n    small = staticmethod(make_job)\n")
     assert load_job(tmp_path / "a.py", ("none", "Jobs.small", "odd")).name == "mine"
-    for names, found in (("none", "Jobs.large"), "no `none` and no `Jobs.large`"), (("odd",), "a value of type int"):
+    for names, found in (
+        (("none", "Jobs.large"), "no `none` and no `Jobs.large`"),
+        (
+            ("odd",),
+            "`odd`, a value of type int",
+        ),
+    ):
         with pytest.raises(InputError) as caught:
             load_job(tmp_path / "a.py", names)
         assert caught.value.found == found

@@ -124,7 +124,9 @@ def test_other_parameters_than_those_given_are_refused() -> None:
     """
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     error = refused(job(of_the_model(model), model))
-    assert error.found == "'0.weight', '0.bias', '1.weight' and 1 more, which the function did not receive"
+    assert error.found == (
+        "an optimizer of '0.weight', '0.bias', '1.weight' and 1 more, which are not among the parameters passed to the function"
+    )
     assert "function's argument" in error.next_step
     foreign = nn.Parameter(torch.ones(3, 7))
     assert "a tensor of shape (3, 7)" in refused(job(lambda params: torch.optim.SGD([*params, foreign], lr=0.1))).found
@@ -224,7 +226,7 @@ def test_the_profile_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFi
     )
     for more in ((), ("--device-type", "a100-80gb")):
         assert main(["profile", str(path), "-o", str(tmp_path / "p.json"), *more]) == 2
-        assert "which the function did not receive" in capsys.readouterr().err
+        assert "which are not among the parameters passed to the function" in capsys.readouterr().err
         assert not (tmp_path / "p.json").exists()
 
 

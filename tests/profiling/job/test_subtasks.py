@@ -143,7 +143,7 @@ def test_what_is_refused_with_it() -> None:
     graph = capture(job(None), 2)
     plan = Case("data_parallel", (1,)).plan(graph)
     check_subtasks(job(LARGE_BYTES / 2), plan)
-    with pytest.raises(RefusedError, match="subtask_bytes with tensor: members of a group"):
+    with pytest.raises(RefusedError, match="subtask_bytes with tensor: tensor-parallel ranks have shards"):
         check_subtasks(job(LARGE_BYTES / 2), replace(plan, tensor=2))
     with pytest.raises(RefusedError, match="ByNorm: subtask_bytes with an optimizer"):
         check_subtasks(replace(job(LARGE_BYTES / 2), optimizer=lambda p: ByNorm(p, lr=0.1)), plan)

@@ -62,7 +62,7 @@ def test_as_many_waves_are_shown_as_fit(memory_bytes: float, waves: int) -> None
     plan = replace(STRAIGHT, cluster=replace(FOUR, memory_bytes=memory_bytes))
     trace, _ = predict(plan, PROFILE)
     alone, several = courses(plan, PROFILE, trace)
-    assert alone.note.startswith("room for 3 waves: 4 waves would hold ")
+    assert alone.note.startswith("room for 3 waves: 4 waves would need ")
     assert alone.note.endswith("; simulated one fewer each time: 3 do not fit, 2 take 0% longer than one") == (
         waves == 2
     )

@@ -58,7 +58,8 @@ def test_what_the_table_does_not_know_is_told() -> None:
     with pytest.raises(InputError, match="job a: scale_factor: found 4; expected 1, 2 for model"):
         table.rows([Job("a", "model", 1.0, 4)])
     with pytest.raises(
-        InputError, match="worker type h200: found no throughputs for this type; expected one of v100, k80"
+        InputError,
+        match="worker type h200: found no throughputs for this type; expected a worker type of the throughput table: v100, k80",
     ):
         table.columns([WorkerType("h200", 1)])
     with pytest.raises(InputError, match="does not run on k80"):

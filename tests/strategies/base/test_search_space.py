@@ -173,7 +173,7 @@ def test_microbatch_sizes() -> None:
     [
         (0, (), "batch_size: found 0"),
         (8, (0,), "microbatch_sizes: found 0"),
-        (8, (9,), "found 9; expected 1 to the batch"),
+        (8, (9,), "found 9; expected a number from 1 to 8"),
     ],
 )
 def test_sizes_that_make_no_sense(batch_size: int, sizes: tuple[int, ...], words: str) -> None:

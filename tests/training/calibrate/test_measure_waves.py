@@ -106,7 +106,7 @@ def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]
     told, listener = ran(s2=1.0), Recorder()
     found = measure_waves("job.py", straight(2, sum(peaks) / 2), PROFILE, 10, listener, first=2)
     assert (told, found.waves) == ([("model_parallel", 2)], 1)
-    assert any(note.startswith("2 waves: would hold") for note in listener.notes)
+    assert any(note.startswith("2 waves: would need") for note in listener.notes)
 
 
 def test_only_a_plan_is_replaced(folder: Path, run: Run, ran: Callable[..., list[tuple[str, int]]]) -> None:  # noqa: F811

@@ -1,0 +1,42 @@
+"""Errors about values of options name the option of the command line.
+
+Functions of the Python interface name their argument, such as `tensor`. A user of the command line wrote `--tensor`.
+"""
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+from hocket.errors import InputError
+
+_OTHERS = {"microbatch_sizes": "microbatch", "batch_size": "batch", "shards": "shard"}
+"""Option of each argument that has another name."""
+
+
+class OptionCommand(TyperCommand):
+    """Command that names the option in an error about an option's value."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See `click.Command.invoke`.
+
+        Raises:
+            InputError: as the command; its place is the option if the option was given.
+        """
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            option = _option_of(ctx, error.place)
+            if option is None or type(error).__init__ is not InputError.__init__:
+                raise
+            raise type(error)(option, error.found, error.expected, error.next_step) from error
+
+
+def _option_of(ctx: Any, place: str) -> str | None:
+    """Return the option that sets an argument of a command; None if it was not given on the command line."""
+    name = _OTHERS.get(place, place)
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if parameter.name == name and given and parameter.opts[0].startswith("-"):
+            return str(next(one for one in parameter.opts if one.startswith("--")))
+    return None
