@@ -1,4 +1,5 @@
-"""Runtime: executes a Program with PyTorch.
+"""Runtime: executes a program, the instructions of each device, with PyTorch.
 
-Only this package and the measuring half of profiling/ import torch.
+Planning, costs, simulation and reports do not import torch. Besides this package, training/, models/ and the parts of
+profiling/ that run a model do.
 """

@@ -16,11 +16,11 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Goal:
-    """Goal of a plan: objective, deadline, budget and samples.
+    """Goal of a plan: objective, deadline and number of samples.
 
     Attributes:
         objective: "time": the fastest iteration on all devices. "cost": most samples for a dollar. "devices": the
-            fewest devices that meet the deadline. The last two may leave devices unused.
+            fewest devices that meet the deadline. With "cost" and "devices", a plan may use a part of the cluster.
         samples: number of samples to train on.
         deadline_s: longest time for these samples.
     """

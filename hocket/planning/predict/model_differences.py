@@ -19,10 +19,12 @@ _NAMED = 3  # buffers that are listed by name
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference of a model under microbatches.
+    """One difference of training in microbatches from training one process on whole batches.
 
     Attributes:
-        kind: "loss", "batch statistics" or "buffers".
+        kind: "loss": the loss of a batch is not the mean of its microbatches' losses. "batch statistics": layers
+            normalise with the statistics of each microbatch. "buffers": the forward writes buffers once for each
+            microbatch.
         text: the difference in a sentence.
     """
 
@@ -31,7 +33,7 @@ class Difference:
 
 
 def differences(profile: ModelProfile) -> tuple[Difference, ...]:
-    """Differences from one process if a batch is cut or divided among replicas."""
+    """Differences from one process if a batch is divided into microbatches or among replicas."""
     found = differences_of_layers((layer.name, layer.notes) for layer in profile.layers)
     return (*((Difference("loss", profile.loss_parts),) if profile.loss_parts else ()), *found)
 
@@ -40,7 +42,7 @@ def differences_of_layers(layers: Iterable[tuple[str, Sequence[str]]]) -> tuple[
     """Differences from one process that come from layers.
 
     Arguments:
-        layers: their names and notes.
+        layers: name and notes of each layer.
     """
     known = list(layers)
     found = []

@@ -11,7 +11,10 @@ from hocket.strategies.base.strategy import merges_microbatches
 
 
 def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
-    """Note on device types without measurements: their seconds are scaled."""
+    """Yield a note if the cluster has device types without figures in the profile.
+
+    Seconds on these types are scaled from the profile's device type by peak rates.
+    """
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
     for name in (here, *profile.elsewhere):

@@ -112,7 +112,12 @@ def kept_keys(job: Job) -> dict[str, frozenset[str]]:
 
 
 def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[Tensor]]:
-    """Return the small weights after a step with each of these gradients, by group."""
+    """Run successive optimizer steps on small weights, and return the resulting weights by parameter group.
+
+    Arguments:
+        start: initial weights of each group, in place of the job's own weights.
+        gradients: gradients of each step.
+    """
     optimizer, own = _tried(job, start)
     for each in gradients:
         for p, gradient in ((p, g) for pair in zip(own, each, strict=True) for p, g in zip(*pair, strict=True)):
@@ -122,7 +127,7 @@ def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[
 
 
 def _tried(job: Job, weights: Groups) -> tuple[Optimizer, list[list[nn.Parameter]]]:
-    """Return the job's optimizer of small weights instead of the job's, by group."""
+    """Return the job's optimizer with other weights in its groups, and these weights by group."""
     optimizer = whole_optimizer(job)
     own = [[nn.Parameter(tensor.detach().clone()) for tensor in group] for group in weights]
     for group, mine in zip(optimizer.param_groups, own, strict=True):

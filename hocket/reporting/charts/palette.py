@@ -113,9 +113,10 @@ MEANINGS = {
 
 
 def class_of(kind: str, chunk: int = 0, again: bool = False) -> str:
-    """Return the CSS class of an instruction.
+    """Return the CSS class that colours an instruction of a program in a chart.
 
     Arguments:
+        kind: kind of the instruction, such as "forward" or "send" (`hocket.program.instruction.Kind`).
         chunk: 0 for the first chunk of a device, 1 for the second, and so on.
         again: True for recomputation.
     """

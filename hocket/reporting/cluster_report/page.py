@@ -26,7 +26,7 @@ _LEAST_WAIT_S = 1.0  # shorter waits are drawn at the left end of their axis
 
 @dataclass(frozen=True)
 class _Policy:
-    """A run with its name, its look, and the edges of its time bins."""
+    """One scheduling policy of the report: its name, its run, colour and line style, and edges of time bins."""
 
     name: str
     run: ClusterRun

@@ -1,7 +1,7 @@
 """Load, forward and backward of microbatches on one device.
 
-The stash keeps autograd's graph from a forward to its backward. This file does not know which gradients are summed or
-how they are used.
+The stash (stash.py) keeps the saved activations of each microbatch, autograd's graph, from its forward to its
+backward. This file does not know which gradients are summed over devices, nor how the optimizer uses the sums.
 """
 
 from collections.abc import Callable, Mapping

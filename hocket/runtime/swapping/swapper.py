@@ -98,9 +98,9 @@ class Swapper:
                 self.memory.freed(value)
 
     def readable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace tensors with freed device memory by views of their host copies.
+        """Replace each tensor that was swapped out by a view of its host copy.
 
-        Other objects are unchanged.
+        The device memory of such a tensor has been freed. Other tensors and objects are unchanged.
         """
         return {n: self.memory.readable(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
 

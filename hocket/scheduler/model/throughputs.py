@@ -189,7 +189,11 @@ class ThroughputTable:
 
     @cached_property
     def kept(self) -> np.ndarray:
-        """Shares of the throughput alone; shape (kinds, kinds, places)."""
+        """Fraction of its stand-alone throughput that a job keeps beside another job; shape (kinds, kinds, places).
+
+        Axes: kind of the job, kind of the other job, place. A kind is a job type and a scale factor; a place is a
+        worker type, consolidated or spread. The fraction is 0 if the two jobs cannot share workers.
+        """
         alone = np.broadcast_to(self.alone[:, None, :], self.beside.shape)
         return np.divide(self.beside, alone, out=np.zeros_like(self.beside), where=alone > 0)
 

@@ -61,10 +61,14 @@ class JobBill:
 
 @dataclass(frozen=True)
 class Bills:
-    """Bills of a run.
+    """Costs of a scheduler run, in total and by job.
 
     Attributes:
-        begin_s: start of the run in seconds since 1970, if prices are from a market.
+        policy: name of the scheduling policy.
+        cost_usd: cost of all jobs.
+        jobs: bill of each job, in order of arrival.
+        begin_s: start of the run in seconds since 1970, which market prices need; None for fixed prices.
+        transfer_usd: cost of moving checkpoints between places.
     """
 
     policy: str
@@ -82,7 +86,7 @@ def bills(
     places: Mapping[str, PriceKey] | None = None,
     checkpoint_bytes: float = 0.0,
 ) -> Bills:
-    """Bills of all jobs of a run, in order of arrival.
+    """Compute the cost of each job of a run, in order of arrival.
 
     Arguments:
         places: place of each worker type, by name; moves to or from other types are free. Egress of all jobs in a

@@ -79,12 +79,12 @@ class BurstCosts:
         return whole
 
     def _seconds_at(self, samples: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Seconds of forward, backward and step of every layer; shape (layers, samples).
+        """Seconds of forward, backward and step of every layer; shape (layers, entries of `samples`).
 
-        A layer on n devices runs on the first n. The slowest of them decides.
+        A layer on n devices runs on the first n devices of the cluster. The slowest of these devices sets the time.
 
         Arguments:
-            samples: share of one device.
+            samples: samples that each device computes.
             counts: number of devices for each entry of `samples`.
         """
         found: np.ndarray | None = None

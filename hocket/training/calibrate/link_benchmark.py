@@ -239,7 +239,7 @@ def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
 
 
 def _totals(total: Callable[[torch.Tensor], torch.Tensor], message: torch.Tensor) -> Transfer:
-    """Create tensor-parallel sums of the same tensor, one after the other."""
+    """Return a function that runs `total`, a tensor-parallel sum, on the same tensor a given number of times."""
 
     def transfer(times: int) -> None:
         for _ in range(times):

@@ -105,9 +105,9 @@ def train_in_turns(
 
     Arguments:
         plans: plans with the same number of workers.
-        turns: length of the turns, and measurements beside them.
+        turns: steps of one turn, traces to write, and whether the machine's pace is measured between turns.
         listener: receives notes; by default nothing is shown.
-        on_turn: called after a turn, with its plan's number and the steps that this plan has trained.
+        on_turn: called after a turn, with the index of its plan in `plans` and the steps that this plan has trained.
         options: options of workers, see `train`.
 
     Returns:

@@ -15,9 +15,10 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Figures of a run of layers at one microbatch size.
+    """Figures of consecutive layers at one microbatch size.
 
-    Seconds with `least_` are those of the smallest microbatch, others of a whole one.
+    Seconds with `least_` are for the smallest microbatch of a batch, which may be ragged. Other seconds are for a
+    full-size microbatch.
     """
 
     forward_s: float

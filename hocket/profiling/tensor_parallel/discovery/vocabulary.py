@@ -1,10 +1,11 @@
 """Search for vocabulary parallelism: an embedding and an output layer to divide.
 
-They are found in runs of a model's loss and proved by trying.
+Candidates are found in recorded runs of the model's loss, and verified by execution.
 
-An output layer is divided if all operations on its logits up to a cross-entropy work on parts (sharded_logits.py); a
-run shows it. Otherwise it stays whole, with the reason, and so does an embedding with the same weight.
-Rules of this file: a proposal is run on simulated devices (threaded_group.py) and compared with the whole module. No
+An output layer is divided if all operations on its logits, up to a cross-entropy, work on shards of the logits
+(sharded_logits.py); a run of the loss on shards decides. Otherwise the layer stays whole and the reason is recorded.
+An embedding with the same weight then stays whole as well.
+Rules of this file: a candidate is run on simulated devices (threaded_group.py) and compared with the whole module. No
 model class is known here.
 Source: Shoeybi et al. 2019, section 3.
 """

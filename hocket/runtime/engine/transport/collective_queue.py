@@ -39,10 +39,10 @@ class Turn:
         self._over.set()
 
     def wait(self) -> None:
-        """See `SharedTransfer`.
+        """Wait until the lane's thread has completed this collective.
 
         Raises:
-            RuntimeError: the all-reduce failed.
+            RuntimeError: the collective failed.
         """
         self._over.wait()
         if self._failure is not None:

@@ -19,13 +19,17 @@ _FEW = 8  # groups up to this size are split completely, because most jobs would
 
 
 def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries, list[int]]:
-    """Entries of an allocation, and jobs that must become separate groups.
-
-    If there are such jobs, the entries are not valid yet.
+    """Split the times of groups among their jobs.
 
     Arguments:
-        times: times of the variables.
-        demand: steps per second, by job; a job with an excessive demand takes the fastest remaining options.
+        lines: options of each group: a variable of the linear program, and the steps per second of a job of the group.
+        times: value of each variable: time that the jobs of its group spend there, in units of one job's time.
+        demand: required steps per second of each job. A job with a demand that is too large gets the fastest options
+            that the other jobs leave.
+
+    Returns:
+        Entries of the allocation (first job, second job, column, fraction of time); and the jobs that must become
+        groups of their own. If there are such jobs, the entries are not valid: solve again with these groups.
     """
     shares = lines.shares
     order = np.argsort(shares.group, kind="stable")

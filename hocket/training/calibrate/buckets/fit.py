@@ -215,7 +215,12 @@ def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: Over
 
 
 def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
-    """Return the time of each bucket's last gradient, without communication."""
+    """Return the seconds from the begin of a backward to the last gradient of each bucket.
+
+    Arguments:
+        noted: measurements with the buckets.
+        alone: gradient times of the same worker's backward, measured without communication.
+    """
     found = [0.0]
     for names in noted.names:
         found.append(max([found[-1], *(alone.arrival_s[name] for name in names if name in alone.arrival_s)]))
