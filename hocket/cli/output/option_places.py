@@ -17,7 +17,7 @@ class OptionCommand(TyperCommand):
     """Command that names the option in an error about an option's value."""
 
     def invoke(self, ctx: Any) -> Any:
-        """See `click.Command.invoke`.
+        """Run the command; an error about an option's value names the option.
 
         Raises:
             InputError: as the command; its place is the option if the option was given.

@@ -36,7 +36,7 @@ class Progress:
 
 
 class ProgressBar:
-    """A progress bar."""
+    """Progress bar on standard error, with done and total steps."""
 
     def __init__(self, title: str) -> None:
         self._title = title

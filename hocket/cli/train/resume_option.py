@@ -26,7 +26,7 @@ class ResumingCommand(OptionCommand):
     """Command with a --resume option that consumes the next word only if it is `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See `click.Command.parse_args`."""
+        """Parse a command line in which every --resume has a value."""
         return super().parse_args(ctx, spelled_out(args))
 
 

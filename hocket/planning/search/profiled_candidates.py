@@ -104,11 +104,11 @@ class ProfiledCandidates:
         self._search.run()
 
     def order(self, bound_s: float, node: Waiting) -> tuple[float, ...]:
-        """See `CandidateSource`."""
+        """Sort key of a waiting candidate: by bound, then in the order of proposal."""
         return bound_s, node.number
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """See `CandidateSource`; each strategy has its own limit."""
+        """True for every candidate: each strategy has its own limit (`promising`)."""
         return True
 
     def promising(self, bound_s: float, node: Waiting) -> bool:

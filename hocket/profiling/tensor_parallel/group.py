@@ -33,13 +33,13 @@ class SingleRank:
     """
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """Return a copy, the sum over one rank."""
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """Return `width` copies of the tensor, shape (width, ...)."""
         return tensor.detach().expand(width, *tensor.shape).contiguous()
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """Return a copy of the first entry, shape (...)."""
         return tensor.detach()[0].clone(memory_format=torch.contiguous_format)

@@ -112,7 +112,7 @@ class LaneTable:
     """
 
     def __init__(self, program: Program, device: int) -> None:
-        """See `lanes_of`."""
+        """Build the lanes of a device; raises as `lanes_of`."""
         self.parts = lanes_of(program, device)
         self.swaps = sorted(lane for lane in self.parts if lane in SWAP_LANES.values())
         self.waves = sorted(lane for lane in self.parts if computes(lane) and lane != COMPUTE)

@@ -39,7 +39,7 @@ _POLL_S = 0.002
 
 
 class WorkerState(IntEnum):
-    """State of a worker."""
+    """Activity of a worker, as written to its heartbeat page."""
 
     STARTING = 0
     RUNNING = 1

@@ -95,19 +95,19 @@ class Watched:
     # -- what the engine calls
 
     def waits(self, instruction: Instruction) -> None:
-        """See Observer."""
+        """Record that the compute lane waits for the inputs of an instruction."""
         self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.WAITING)
         if self._mark is not None:
             self._look(instruction)
 
     def runs(self, instruction: Instruction) -> None:
-        """See Observer."""
+        """Record that an instruction starts."""
         self._progress.at(instruction, self._step(instruction), instruction.index, WorkerState.RUNNING)
         if self._mark is not None:
             self._look(instruction)
 
     def goes_on(self, periods: int) -> bool:
-        """See Observer; heartbeat.py describes the protocol."""
+        """True to run another period; heartbeat.py describes how workers agree to stop."""
         if self._replays:
             return periods < self.limit
         self._progress.periods = self._segment.first_period + periods
@@ -117,7 +117,7 @@ class Watched:
         return periods < self.limit
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """See Observer."""
+        """Report the loss of a microbatch as an event, unless the segment is a replay."""
         if self._replays:
             return
         step = self._segment.first_step + microbatch // self.pace.microbatches

@@ -27,14 +27,14 @@ class ProcessMembers(SingleRank):
         self._group = group
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """All-reduce a tensor over the process group; a copy without one."""
         mine = super().total(tensor)
         if self._group is not None:
             self._group.allreduce([lent(mine)]).wait()
         return mine
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """All-gather a tensor over the process group: (...) to (width, ...)."""
         if self._group is None:
             return super().gathered(tensor, width)
         found = torch.empty((width, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
@@ -43,7 +43,7 @@ class ProcessMembers(SingleRank):
         return found
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """Reduce-scatter over the process group: (width, ...) to (...)."""
         if self._group is None:
             return super().scattered(tensor)
         rows = tensor.detach().contiguous()

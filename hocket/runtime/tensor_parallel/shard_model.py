@@ -71,17 +71,17 @@ class DeferredGroup:
         return Collectives(**ways)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """All-reduce a tensor, and count the collective and its bytes."""
         self._count("all_reduces", tensor.nbytes)
         return self._members.total(tensor)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """All-gather a tensor, and count the collective and its bytes."""
         self._count("gathers", tensor.nbytes * width)
         return self._members.gathered(tensor, width)
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """Reduce-scatter a tensor, and count the collective and its bytes."""
         self._count("scatters", tensor.nbytes)
         return self._members.scattered(tensor)
 

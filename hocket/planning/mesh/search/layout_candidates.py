@@ -100,7 +100,7 @@ class LayoutCandidates:
         return self._results()
 
     def order(self, bound_s: float, node: WaitingLayout) -> tuple[float, ...]:
-        """See `CandidateSource`.
+        """Sort key of a waiting layout: by bound, then by simplicity.
 
         Of nearly equal bounds, the simpler layout is first: the others need not be simulated then. Unequal chunks, which
         take long to simulate, and stale weights go behind layouts that may be as good.
@@ -110,7 +110,7 @@ class LayoutCandidates:
         return near, *simplicity(node.mesh)
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """See `CandidateSource`."""
+        """True if a layout with this sort key may be as good as the best, within a tie."""
         return (1 + _NEAR) ** order[0] <= min(self._best_s * (1 + TIE), self._ceiling_s) * (1 + TIE)
 
     def promising(self, bound_s: float, node: WaitingLayout) -> bool:

@@ -256,7 +256,7 @@ class _Gathering:
         self._arriving, self._members, self._memory, self._rooms = arriving, members, memory, rooms
 
     def wait(self) -> None:
-        """See `SharedTransfer`.
+        """Wait for this rank's slice, then gather the slices of all ranks.
 
         Raises:
             MemberError: another rank of this group was lost.

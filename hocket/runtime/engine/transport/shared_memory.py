@@ -117,7 +117,7 @@ class _Arriving:
         self._inbox, self._number = inbox, number
 
     def wait(self) -> None:
-        """See `SharedTransfer`."""
+        """Wait until the message has arrived."""
         self._inbox.wait(self._number)
 
 
@@ -198,7 +198,7 @@ class _Leaving:
         self._outbox, self._message, self._at = outbox, message, at
 
     def wait(self) -> None:
-        """See `SharedTransfer`."""
+        """Wait until the message has been handed over."""
         self._outbox.finish(self._message, self._at)
 
 
