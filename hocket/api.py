@@ -117,13 +117,13 @@ def plan(
 
     Returns:
         For a profile, a `Search`: `.best.plan` is the best plan, `.candidates` are all plans, `.refused` lists refusals
-            with
-        reasons. A plan made from the path of a profile stores that path. For an analytic model, a `SizedSearch`:
-            `.best` is
-        the best layout, `.save(path)` writes the plan and its profile. With an objective, a length or a deadline, a
-        `Planned`: `.found` is the search on the chosen sub-cluster, `.worth` the time and cost of its best plan,
-            `.parting`
-        the other sub-clusters.
+        with reasons. A plan made from the path of a profile stores that path.
+
+        For an analytic model, a `SizedSearch`: `.best` is the best layout, `.save(path)` writes the plan and its
+        profile.
+
+        With an objective, a length or a deadline, a `Planned`: `.found` is the search on the chosen sub-cluster,
+        `.worth` the time and cost of its best plan, `.parting` the other sub-clusters.
 
     Raises:
         InputError: arguments that conflict, such as tokens with a profile.

@@ -62,8 +62,8 @@ class Job:
             `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
         precision: compute type "bfloat16", if shorter than the type of the model. Gradient accumulation, optimizer step
             and checkpoints use the type of the model (see `hocket.profiling.job.precision`).
-        subtask_bytes: maximum bytes of weights of a linear layer. Larger layers are split into subtasks of at most this
-            size (`hocket.profiling.job.subtasks`).
+        subtask_bytes: bytes above which a linear layer is split into subtasks of about this size or less. Rows of a
+            weight are divided in multiples of 16 (`hocket.profiling.job.subtasks`).
         lr_schedule: factor of the learning rates at each step. Either a function of the step (from 0), a list with one
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
