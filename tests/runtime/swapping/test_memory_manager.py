@@ -112,7 +112,7 @@ def test_illegal_changes_name_the_value_and_where_it_is():
     with pytest.raises(InternalError, match=r"on the device and the host: it cannot be on its way in"):
         memory.swap_in(copy, ACT._replace(copy=4))
     memory.freed(value, inherited=True)
-    with pytest.raises(InternalError, match=r"a later value lies in its memory: it cannot be on its way in"):
+    with pytest.raises(InternalError, match=r"a later value uses its memory: it cannot be on its way in"):
         memory.swap_in(copy, ACT._replace(copy=4))
     memory.freed(copy)
     with pytest.raises(InternalError, match=r"device 0: act\.0>1#0~1 is dropped, or was never made"):

@@ -115,6 +115,6 @@ def test_strategies_without_a_common_moment_are_refused(case: Case) -> None:
     graph = with_norm("gpt untied", 0.25)
     with pytest.raises(
         RefusedError,
-        match=r"clip_grad_norm with pipedream or two_bw: the norm needs the gradients of all stages .* take flush",
+        match=r"clip_grad_norm with pipedream or two_bw: the norm needs the gradients of all stages .* use flush",
     ):
         case.plan(graph).compile(graph)

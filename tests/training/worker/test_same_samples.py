@@ -152,7 +152,7 @@ def test_data_that_each_worker_makes_otherwise_are_refused_before_the_first_step
     for error in together(2, lambda board: Reads(jobs[board.rank], board)):
         assert isinstance(error, InputError)
         assert error.found == "other values of item1 on worker 1 than on worker 0"
-        assert "seed what it is made of" in error.next_step
+        assert "seed its construction there" in error.next_step
 
 
 @pytest.mark.workers
