@@ -181,6 +181,8 @@ def predict_choice(
     """Predict a candidate of a strategy, like `predict_iteration` for a plan.
 
     Arguments:
+        space: profile, cluster and batch size.
+        choice: stages, microbatch size and options of the candidate.
         most_forwards: forwards of a batch above which it is extrapolated from shorter ones if possible
             (extrapolate.py).
 

@@ -102,6 +102,9 @@ def updates_of(
     """Update semantics of a strategy on some stages.
 
     Arguments:
+        name: name of the strategy.
+        shapes: devices of each stage.
+        options: options of the strategy in the plan.
         differences: of the model, if batches are cut.
 
     Raises:

@@ -65,6 +65,7 @@ class ProfiledCandidates:
         """Begin a search.
 
         Arguments:
+            space, profile_path: what all candidates share, and the path of the profile as plans name it.
             tolerance: limit on a candidate's use of devices.
             rebucket: return a plan beyond the limit with buckets that keep it within the limit; None if there are none.
             progress: called with (finished candidates, all candidates, next step).

@@ -56,8 +56,10 @@ def search(
     For a profile of one tensor-parallel rank (`profile.tensor` > 1), the devices form groups of that size.
 
     Arguments:
+        request: batch size, strategies and other options of the search.
         profile_path: path of the profile, as plans name it.
         progress: called with (done, total, step) for each step of the search; a total of 0 is unknown.
+        clock: seconds, to measure the time of the search.
 
     Raises:
         InputError: an unknown strategy, an asynchronous one if only synchronous ones are wanted, or a field that is
@@ -77,6 +79,7 @@ def search_widths(
 
     Arguments:
         profiles: profiles of one job by path, one for each tensor-parallel size, with and without sequence parallelism.
+        cluster, request, progress, clock: as for `search`.
 
     Raises:
         InputError: as `search`; or two profiles have the same size, or are of different jobs.

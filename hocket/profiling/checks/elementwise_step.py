@@ -49,6 +49,7 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
     A step of each shard must equal the shards of one step.
 
     Arguments:
+        job: the job with the optimizer.
         shapes: shapes of the small weights to try, one with two or more dimensions and one with one dimension.
         cut: function that divides a weight into shards.
         way: the feature that divides weights, for the error.

@@ -94,6 +94,8 @@ class ThroughputTable:
         """Return the row of a kind.
 
         Arguments:
+            job_type: a job type of the table.
+            scale_factor: number of workers of the job.
             place: location of the job, for the error message.
 
         Raises:

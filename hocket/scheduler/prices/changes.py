@@ -47,6 +47,8 @@ def comings(
     preemption notice is long enough for a checkpoint, workers leave at the notice and no work is lost.
 
     Arguments:
+        availabilities: observed availability of spot offers.
+        begin_s, end_s: period of the run, in seconds since 1970.
         checkpoint_s: seconds to save a job.
         notice_s: seconds of notice; by default the cloud's.
 

@@ -67,7 +67,10 @@ def move_usd(
     """Cost of moving bytes from one instance's place to another's.
 
     Arguments:
+        size_bytes: bytes to move.
+        source, target: places of the two instances.
         before_bytes: bytes that left the source cloud earlier in the month.
+        tariffs: egress prices of each cloud, by name.
 
     Raises:
         InputError: a negative size, or a source cloud without a tariff.

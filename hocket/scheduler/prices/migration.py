@@ -81,7 +81,11 @@ def travel(
     sale.
 
     Arguments:
+        market: offers with their price series.
         speed: steps per second by accelerator; other accelerators are not used.
+        begin_s: start, in seconds since 1970.
+        moving: when and how the job may move.
+        tariffs: egress prices of each cloud, by name.
 
     Raises:
         InputError: no steps, or a time without a usable offer.

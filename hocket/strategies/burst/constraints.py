@@ -81,6 +81,8 @@ def fastest_kept(
     """Find the fastest plan under all limits.
 
     Arguments:
+        costs: seconds and bytes of each unit, by number of devices.
+        graph: units of the model, and how they follow each other.
         limit: maximum amplification of a unit.
         fixed: number of devices of some units, as an index into the counts.
         whole_limit: maximum amplification of the whole iteration.

@@ -52,6 +52,7 @@ def measure_links(
         sizes_bytes: message sizes, at least two; the smallest are measured first.
         repeats: maximum repeats of each size; fewer if the time runs out.
         limit_s: approximate time limit in seconds. After it, only the two smallest sizes are sure to be measured.
+        clock: seconds, to measure messages.
 
     Returns:
         The same samples on every worker. A sample of messages is the lower quartile of the repeats, since disturbances

@@ -66,6 +66,8 @@ def measure_waves(
     Arguments:
         plan: a plan of model_parallel, waves, data_parallel or tick_tock. Each wave is one of its microbatches, on
             every device or on every chain of devices.
+        profile: profile of the job, for the estimate of how many waves fit.
+        listener: receives notes.
         steps: training steps for each number of waves.
         first: first number of waves to try; by default estimated from the profile.
         options: options of workers, see `train`.

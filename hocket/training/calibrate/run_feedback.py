@@ -27,6 +27,7 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
 
     Arguments:
         folder: folder of the plan's file; None if the plan has no file.
+        listener: receives notes.
 
     Returns:
         The prediction in the plan if the profile is missing. None if the plan's tensor-parallel size differs from the

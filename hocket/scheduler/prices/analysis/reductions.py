@@ -81,7 +81,11 @@ def journeys(
     """Migrations of a job from each start day.
 
     Arguments:
+        market: offers with their price series.
+        speed: steps per second by accelerator.
         days: length of the job, in days on a V100.
+        stage: offers that the job may use, and when it may move.
+        begins_s: start times, in seconds since 1970.
     """
     own = market.where(stage.takes)
     steps = days * DAY_S * speed["v100"]

@@ -17,6 +17,7 @@ def laid_out(shares: AllocationVariables, kind: np.ndarray, role: tuple[np.ndarr
     """Entries of an allocation: single jobs, and pairs of each two kinds.
 
     Arguments:
+        shares: variables of the linear program, by group.
         kind: kind of each group.
         role: groups, partner kinds and columns of the roles.
         x: times of the groups alone, then of each role, summed over a group's jobs.

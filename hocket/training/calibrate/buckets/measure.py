@@ -37,8 +37,10 @@ def measure_overlap(
     """Train with random buckets and threads, and fit the contention model.
 
     Arguments:
+        job: the job to train, or its file.
         plan: data-parallel plan. State is not sharded here, even if the plan shards it.
         drawing: settings of the random draws.
+        listener: receives notes of the workers.
         options: options of workers, see `train`: device, threads, pin, silence_s, debug.
 
     Returns:
