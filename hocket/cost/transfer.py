@@ -48,6 +48,9 @@ def collective(
     use the same links.
 
     Arguments:
+        kind: all-reduce, reduce-scatter or all-gather.
+        group: devices of the ring.
+        size_bytes: bytes of the whole bucket.
         threads: communication threads; 0 for the library's default.
     """
     members = len(group)

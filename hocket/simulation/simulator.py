@@ -93,6 +93,8 @@ def play(
 
     Arguments:
         program: a program; or the result of `lay_out`, which has its own number of repetitions.
+        costs: seconds and bytes of instructions.
+        repeats: repetitions of the steady state; by default as many as show it.
         engine: "python" or "numba" (the same numbers), or "auto": numba if it is installed and there are enough
             nodes.
         record: True to keep every change of memory, not only the peaks.

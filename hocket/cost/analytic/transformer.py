@@ -83,6 +83,7 @@ def analytic(
     """Estimate the profile of a model on one tensor-parallel rank.
 
     Arguments:
+        execution: tensor-parallel size, recomputation and sequence parallelism of the blocks.
         precision: bytes of each parameter.
         calibration: factors of the device type, fitted to a measured profile.
         microbatch_sizes: samples of a microbatch, for each entry of the profile.

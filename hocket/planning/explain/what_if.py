@@ -293,6 +293,9 @@ def ask_profile(
     """Answer a what-if question about the best plan of a profiled job.
 
     Arguments:
+        profiles: profiles of the job, by path.
+        found: result of the search for the plan.
+        question: the changes to assume.
         request: of the search that found the plan.
         search: True to search again. A question about memory always searches if the additional memory would admit a
             refused candidate.

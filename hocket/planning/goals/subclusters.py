@@ -152,6 +152,8 @@ def part_for(
 
     Arguments:
         parts: sub-clusters, fewest devices first.
+        asks: search on one sub-cluster.
+        progress: called with (searched sub-clusters, all sub-clusters, name of the next).
 
     Raises:
         InputError: costs are compared and a price is not known.

@@ -90,6 +90,8 @@ def scale(
     """Weak, strong and batch-optimal scaling.
 
     Arguments:
+        iteration: seconds of an iteration on a cluster, for a batch size.
+        curve: samples to reach the accuracy, by batch size.
         base_batch: samples of one device's update. Weak scaling keeps it for each device, strong scaling for all
             together.
         counts: numbers of devices; if empty, powers of two and the whole cluster.

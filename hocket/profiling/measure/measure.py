@@ -46,6 +46,7 @@ def measure(
 
     Arguments:
         microbatch_sizes: numbers of samples; sizes above the job's batch size are left out.
+        request: device, time limit and other settings of the measurement.
         part: function from the captured job to the part to measure, with the same layers: a rank of a tensor-parallel
             group has a part of each layer.
 

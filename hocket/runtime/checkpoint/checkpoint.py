@@ -188,6 +188,9 @@ def save(
 
     Arguments:
         folder: folder of all checkpoints, visible to all workers.
+        position: step and position in the data.
+        state: tensors that this worker holds, by name.
+        board: exchange of values among the workers.
         keep: number of newest checkpoints to keep. Older ones are removed after the new one is complete. An older
             checkpoint is verified first; if it is damaged, it is renamed and kept.
         wholes: whole shapes of tensors that `state` has in parts. Parts are named as in dcp_storage.py.
@@ -229,6 +232,8 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
     Every worker calls this and gets the same checkpoint.
 
     Arguments:
+        folder: folder of all checkpoints.
+        board: exchange of values among the workers.
         warn: called on every worker with a message for each newer checkpoint that is damaged.
     """
     for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:

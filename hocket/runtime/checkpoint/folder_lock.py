@@ -38,6 +38,7 @@ def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
 
     Arguments:
         folder: None if nothing is written.
+        board: exchange of values among the workers.
 
     Raises:
         InputError: another run has the lock, or the folder cannot be created. Every worker raises the same error.

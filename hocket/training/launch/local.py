@@ -53,6 +53,8 @@ def launch(
     Arguments:
         job: a job file, or a job with a known origin, because each worker creates the job again.
         folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
+        options: options of workers.
+        listener: receives the events of the run.
 
     Raises:
         InputError, WorkerLost, KeyboardInterrupt: see `train`.
@@ -79,6 +81,7 @@ def local_workers(
     All plans have the same number of devices.
 
     Arguments:
+        listener: receives notes.
         turns: settings of plans that are trained in turns; None for a single plan.
 
     Raises:

@@ -65,6 +65,7 @@ def join(
 
     Arguments:
         folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
+        listener: receives the events of the run.
 
     Raises:
         InputError: job, plan, workers or checkpoints do not fit.
