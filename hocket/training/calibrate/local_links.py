@@ -37,7 +37,8 @@ from hocket.util.schema import read_as
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
-_LONGER = 3  # factor of the time limit for a second attempt
+_LONGER = 3  # factor of the time limit for the next attempt
+_TRIES = 3
 _MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
@@ -55,7 +56,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         worker may use an equal share of this machine's memory.
 
     Raises:
-        InputError: fewer than one worker or thread; or implausible times in two attempts.
+        InputError: fewer than one worker or thread; or in all attempts larger messages took no longer than smaller ones.
         WorkerLost: a worker failed or did not answer in time; the message has its last output.
     """
     for name, value in (("workers", workers), ("threads", threads)):
@@ -65,21 +66,17 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
     # A single worker sends no messages. Its level has the memory's bandwidth, which is never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
-    found, levels = _Found(), tuple[Level, ...]((level,))
+    found = _Found()
     if workers > 1:
-        try:
-            found, levels = _fitted(level, threads, limit_s, timeout_s)
-        except InputError:  # the machine was busy with other work, so measure again for longer
-            found, levels = _fitted(level, threads, _LONGER * limit_s, timeout_s + _LONGER * limit_s)
+        found, level = _fitted(level, threads, limit_s, timeout_s, _TRIES)
     # Messages between computing workers take longer than messages between otherwise idle workers.
     size_bytes, seconds = found.message
-    seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
-    level = replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced))
-    levels = (_with_halves(level, found.halves),)
+    seen_s = seconds - size_bytes / level.bandwidth_bytes_per_s
+    level = replace(level, latency_s=max(level.latency_s, seen_s), all_reduce=_seen(level, found.reduced))
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Cluster(
         "local",
-        levels,
+        (_with_halves(level, found.halves),),
         DEVICE_TYPE,
         memory_bytes=memory_bytes / workers,
         host_memory_bytes=memory_bytes,
@@ -93,16 +90,21 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     )
 
 
-def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float) -> tuple["_Found", tuple[Level, ...]]:
-    """Measure the workers of a level, and fit its latency and bandwidth.
+def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float, tries: int) -> tuple["_Found", Level]:
+    """Measure the workers of a level, and fit latency and bandwidth; on a busy machine again for longer.
 
     Raises:
-        InputError: larger messages took no longer than smaller ones.
-        WorkerLost: see `measure_local`.
+        InputError, WorkerLost: see `measure_local`.
     """
     found = _measured(level.width, threads, limit_s, timeout_s)
     alone = level.width * threads <= usable_cores()
-    return found, with_fits((level,), fit_samples(found.samples if alone else _without_waiting(found.samples)))
+    try:
+        fits = fit_samples(found.samples if alone else _without_waiting(found.samples))
+        return found, with_fits((level,), fits)[0]
+    except InputError:
+        if tries == 1:
+            raise
+    return _fitted(level, threads, _LONGER * limit_s, timeout_s + _LONGER * limit_s, tries - 1)
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:

@@ -157,9 +157,9 @@ def test_members_that_wait_leave_their_core_to_others() -> None:
 
 
 def test_times_that_make_no_sense_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Implausible times are measured once more, for a longer time.
+    """Implausible times are measured again, for a longer time.
 
-    If they are implausible again, there is an error.
+    If they are implausible three times, there is an error.
     """
     looks: list[float] = []
 
@@ -176,6 +176,7 @@ def test_times_that_make_no_sense_are_taken_again(monkeypatch: pytest.MonkeyPatc
     assert looks == [2.0, 6.0]
     with pytest.raises(InputError, match="do not grow"):
         measure_local(2)
+    assert looks[2:] == [10.0, 30.0, 90.0]
 
 
 def test_one_worker_needs_no_link() -> None:
