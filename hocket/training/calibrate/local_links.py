@@ -56,7 +56,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         worker may use an equal share of this machine's memory.
 
     Raises:
-        InputError: fewer than one worker or thread; or in all attempts larger messages took no longer than smaller ones.
+        InputError: fewer than one worker or thread; or larger messages took no longer, in all attempts.
         WorkerLost: a worker failed or did not answer in time; the message has its last output.
     """
     for name, value in (("workers", workers), ("threads", threads)):
