@@ -89,7 +89,7 @@ def test_other_types_are_the_same_in_all_layers() -> None:
     here = chain(3, device_type="v100-16gb")
     short = replace(there, microbatch_sizes=(1, 2), layers=chain(3, microbatch_sizes=(1, 2)).layers, tensors=())
     for others, message in (
-        ((there, there), r"^layers\.0\.elsewhere: found types p100, p100; expected the same in every layer"),
+        ((there, there), r"^layers\.0\.elsewhere: found types p100, p100; expected equal types in every layer"),
         ((here,), r"^layers\.0\.elsewhere: found types v100-16gb"),
         ((short,), r"^layers\.0\.elsewhere\.p100\.forward_s: found 2 values; expected 4"),
     ):
