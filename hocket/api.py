@@ -44,6 +44,8 @@ def profile(
 ) -> ModelProfile:
     """Measure seconds and bytes of each layer of a job.
 
+    On a CPU, the calling process keeps freed memory from then on, instead of returning it to the kernel.
+
     Arguments:
         job: a job, or the path of a job file. A job file is measured while other processes keep the remaining cores
             busy, as in training; `neighbours` sets the number of these processes.

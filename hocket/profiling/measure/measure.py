@@ -44,6 +44,8 @@ def measure(
 ) -> ModelProfile:
     """Measure a job.
 
+    On a CPU, this process keeps freed memory from then on, as workers do (util/malloc.py).
+
     Arguments:
         microbatch_sizes: numbers of samples; sizes above the job's batch size are left out.
         request: device, time limit and other settings of the measurement.

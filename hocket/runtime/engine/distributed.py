@@ -96,7 +96,7 @@ class Worker:
         self._losses = Losses(self._handover, self._observer, guard)
         self.device = Device(executable, self.number, self._losses.note, memory, self._stream_of, guard)
         parts = {s: runner.part for s, runner in self.device.stages.items()}
-        self._roster = LaneTable(program, self.number)
+        self._lane_table = LaneTable(program, self.number)
         self._groups = Groups(executable, self.number, Layouts(executable.captured, layout, parts), shared_memory)
         self._division = division
         if division is not None:
@@ -121,13 +121,13 @@ class Worker:
         store = self.device.start(position)
         self._recorder.begin()
         self._recorder.memory.look(0)  # before a receive is posted
-        swaps, waves = self._roster.swaps, self._roster.waves
+        swaps, waves = self._lane_table.swaps, self._lane_table.waves
         exchange = SharedValues(len(swaps), store) if swaps else Exchange(len(waves))
         transfers = Transfers(
-            self.device, self._roster, self._groups, self._handover, self._recorder, exchange.look_again
+            self.device, self._lane_table, self._groups, self._handover, self._recorder, exchange.look_again
         )
         execution = Execution(self.device, transfers, exchange, self._handover, self._recorder)
-        segment = Segment(execution, self._roster, self._observer, self._losses)
+        segment = Segment(execution, self._lane_table, self._observer, self._losses)
         try:
             with long_time_slice():  # transfer threads have been started before, so they keep the short time slice
                 store = segment.run(repeats, store)
@@ -197,7 +197,7 @@ class Worker:
     @property
     def _gathers(self) -> dict[int, Gather]:
         """Gather function of each stage of this device with sharded steps."""
-        return {s: partial(self._groups.parts, lane) for s, lane in self._roster.gathers.items()}
+        return {s: partial(self._groups.parts, lane) for s, lane in self._lane_table.gathers.items()}
 
     def close(self) -> None:
         """Leave the process groups; a collective call, and the last one."""

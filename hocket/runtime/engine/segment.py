@@ -32,7 +32,7 @@ class Segment:
     def __init__(
         self,
         execution: Execution,
-        roster: LaneTable,
+        lane_table: LaneTable,
         observer: Observer,
         losses: Losses,
     ) -> None:
@@ -41,7 +41,7 @@ class Segment:
         Arguments:
             execution: executes the instructions of the segment's lanes.
         """
-        self._execution, self._roster = execution, roster
+        self._execution, self._lane_table = execution, lane_table
         self._device, self._transfers, self._exchange = execution.device, execution.transfers, execution.exchange
         self._handover, self._memory = execution.handover, execution.recorder.memory
         self._observer, self._losses = observer, losses
@@ -60,12 +60,12 @@ class Segment:
             BaseException: the exception of a lane that failed.
         """
         self._handover.wait_all()
-        waves, exchange = self._roster.waves, self._exchange
+        waves, exchange = self._lane_table.waves, self._exchange
         with _divided_threads(1 + len(waves)) as threads, exchange.failing():
             stores = [self._of_lane(store, lane) for lane in waves]
             works = [partial(self._wave, lane, own, threads) for lane, own in zip(waves, stores, strict=True)]
             if isinstance(exchange, SharedValues):
-                works += [partial(self._swap_lane, exchange, lane) for lane in self._roster.swaps]
+                works += [partial(self._swap_lane, exchange, lane) for lane in self._lane_table.swaps]
             lanes = Lanes(exchange, works, f"device {self._device.number}")
             self.periods = self._compute(repeats, store)
             lanes.join()
@@ -87,7 +87,7 @@ class Segment:
         self._begin_thread(threads)
         follower = self._memory.follower()
         with follower, self._handover.lane(lane):
-            for instruction, routes in walk(self._roster.parts[lane], lambda _: self._exchange.goes_on(number)):
+            for instruction, routes in walk(self._lane_table.parts[lane], lambda _: self._exchange.goes_on(number)):
                 follower.look()
                 self._execution.gather(instruction, store)
                 self._execution.execute(instruction, routes, store)
@@ -96,7 +96,7 @@ class Segment:
         """Run a swap lane in its own thread."""
         self._begin_thread(1)  # one thread saturates the memory bandwidth of a copy
         with self._handover.lane(lane):
-            for instruction, routes in walk(self._roster.parts[lane], lambda _: shelf.goes_on(number)):
+            for instruction, routes in walk(self._lane_table.parts[lane], lambda _: shelf.goes_on(number)):
                 store = self._execution.borrow(shelf, instruction, waits=True)
                 self._execution.execute(instruction, routes, store)
                 self._transfers.consumed(instruction.reads)
@@ -111,10 +111,10 @@ class Segment:
         exchange, transfers, execution, observer = self._exchange, self._transfers, self._execution, self._observer
         ahead = StopAhead(repeats, observer, transfers, exchange)
         for value, thing in store.items():
-            if value.what is ValueKind.SHARD and value.stage in self._roster.gathers:
-                transfers.give(self._roster.gathers[value.stage], value, self._handover.given(thing))
+            if value.what is ValueKind.SHARD and value.stage in self._lane_table.gathers:
+                transfers.give(self._lane_table.gathers[value.stage], value, self._handover.given(thing))
         transfers.post_all()
-        for done, (instruction, routes) in enumerate(walk(self._roster.parts[COMPUTE], ahead.go_on)):
+        for done, (instruction, routes) in enumerate(walk(self._lane_table.parts[COMPUTE], ahead.go_on)):
             self._memory.look(ahead.run)
             if transfers.failure is not None:
                 raise transfers.failure
@@ -139,7 +139,7 @@ class Segment:
                 if value.what is ValueKind.GATHERED:
                     weights = self._device.stages[value.stage].weights
                     self._memory.made(flat for slot in weights.slots for flat in slot.flats)
-                    transfers.dropped(self._roster.gathers[value.stage])
+                    transfers.dropped(self._lane_table.gathers[value.stage])
         return ahead.run
 
 

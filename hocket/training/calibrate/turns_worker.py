@@ -45,7 +45,7 @@ def take_turns(
     plans: Sequence[Plan],
     turns: TurnsSpec,
     options: Options,
-    seat: RankInfo,
+    rank_info: RankInfo,
     telemetry: Telemetry,
 ) -> None:
     """Train all plans in turns until each has trained `options.steps` steps.
@@ -56,19 +56,19 @@ def take_turns(
         InputError: job, plans or workers do not fit.
         WorkerLost: another worker was lost.
     """
-    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    board = KVExchange(PrefixStore("board", rank_info.store), rank_info.rank, rank_info.workers)
     models: dict[tuple[int, int], Captured] = {}
     made: list[Prepared] = []
     for plan in plans:
         given = replace(options, batch_size=plan.batch_size) if turns.own_batch else options
-        own = fitting(job, plan, given, seat.workers)
+        own = fitting(job, plan, given, rank_info.workers)
         key = (own.batch_size, plan.microbatch_size)
         if key not in models:
             models[key] = capture(own, plan.microbatch_size)
-        made.append(prepare(own, plan, given, seat, board, models[key]))
-    with process_group(seat, made[0].device):
+        made.append(prepare(own, plan, given, rank_info, board, models[key]))
+    with process_group(rank_info, made[0].device):
         players = [
-            _Player(number, ready, turns, options, seat, _of_plan(telemetry, number))
+            _Player(number, ready, turns, options, rank_info, _of_plan(telemetry, number))
             for number, ready in enumerate(made)
         ]
         kernel = None
@@ -81,7 +81,7 @@ def take_turns(
             for player in players:
                 if number < len(player.segments):
                     player.turn(player.segments[number], board)
-                    if seat.rank == 0:
+                    if rank_info.rank == 0:
                         telemetry.report({"event": "turned", "plan": player.number, "steps": player.steps})
                     if kernel:
                         player.bursts += [bursts[-1], kernel.burst()]
@@ -144,7 +144,7 @@ class _Player:
         made: Prepared,
         turns: TurnsSpec,
         options: Options,
-        seat: RankInfo,
+        rank_info: RankInfo,
         telemetry: Telemetry,
     ) -> None:
         self._made, self._report = made, telemetry.report
@@ -152,13 +152,13 @@ class _Player:
         speaks = self._report if made.member == 0 else _silent
         self._watched = Watched(telemetry.progress, speaks, program, made.group, made.pace)
         record = any(turns.traces)
-        self._recording = Recording(program, made.number, MAX_EVENTS // seat.workers) if record else None
+        self._recording = Recording(program, made.number, MAX_EVENTS // rank_info.workers) if record else None
         self._away_s, self._left_s = 0.0, 0.0  # total time of the other plans' turns, and the end of the last own turn
         clock = self._clock if record else None
         self._engine = Worker(made.executable, observer=self._watched, clock=clock)
         self.segments: list[RunSegment] = list(segments(made.pace, 0, options.steps, turns.steps))
         self.bursts: list[_Burst] = []
-        if seat.rank == 0:
+        if rank_info.rank == 0:
             self._report({"event": "start", "first": 0, "steps": self.segments[-1].end_step, "checkpoint": None})
 
     def _clock(self) -> float:

@@ -86,8 +86,8 @@ def join(
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
-            seat = RankInfo(rank, workers, local_rank, store)
-            work(job, plan, options, seat, Telemetry(progress, together.tell))
+            rank_info = RankInfo(rank, workers, local_rank, store)
+            work(job, plan, options, rank_info, Telemetry(progress, together.tell))
             progress.state = WorkerState.FINISHED
             together.finish()
         except BaseException as error:

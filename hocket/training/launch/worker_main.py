@@ -77,14 +77,14 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
     keep_freed_memory()
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
-    seat, telemetry = RankInfo(orders.rank, orders.workers, orders.rank, store), Telemetry(progress, report.send)
+    rank_info, telemetry = RankInfo(orders.rank, orders.workers, orders.rank, store), Telemetry(progress, report.send)
     if orders.turns is not None:
         from hocket.training.calibrate.turns_worker import take_turns
 
         plans = [Plan.read(Path(orders.folder, plan_file(k))) for k in range(len(orders.turns.traces))]
-        take_turns(job, plans, orders.turns, orders.options, seat, telemetry)
+        take_turns(job, plans, orders.turns, orders.options, rank_info, telemetry)
         return
-    work(job, Plan.read(Path(orders.folder, plan_file(0))), orders.options, seat, telemetry)
+    work(job, Plan.read(Path(orders.folder, plan_file(0))), orders.options, rank_info, telemetry)
 
 
 class PipeReport:

@@ -101,7 +101,7 @@ def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
 
 
 def prepare(
-    job: Job, plan: Plan, options: Options, seat: RankInfo, board: KVExchange, captured: Captured | None = None
+    job: Job, plan: Plan, options: Options, rank_info: RankInfo, board: KVExchange, captured: Captured | None = None
 ) -> Prepared:
     """Prepare a worker; a collective call of all workers.
 
@@ -113,9 +113,9 @@ def prepare(
         ProgramError: the plan's program is not legal.
     """
     # The ranks of a tensor-parallel group run the instructions of their group, each on its own device.
-    number = devices_of(plan)[seat.rank]
+    number = devices_of(plan)[rank_info.rank]
     group, member = divmod(number, plan.tensor)
-    device = device_of(plan, number, options.device, seat.local_rank)
+    device = device_of(plan, number, options.device, rank_info.local_rank)
     captured, division = captured or capture(job, plan.microbatch_size), None
     if captured.parts:
         check_subtasks(job, plan)
@@ -193,10 +193,10 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
 
 
 @contextmanager
-def process_group(seat: RankInfo, device: torch.device) -> Iterator[None]:
+def process_group(rank_info: RankInfo, device: torch.device) -> Iterator[None]:
     """Create the default process group inside this context; only the engine uses it."""
     backend = "nccl" if device.type == "cuda" else "gloo"
-    store = PrefixStore("group", seat.store)
-    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.workers)
+    store = PrefixStore("group", rank_info.store)
+    dist.init_process_group(backend, store=store, rank=rank_info.rank, world_size=rank_info.workers)
     yield
     dist.destroy_process_group()

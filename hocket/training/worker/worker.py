@@ -48,47 +48,47 @@ if TYPE_CHECKING:
     from hocket.runtime.checkpoint.manager import CheckpointManager
 
 
-def work(job: Job, plan: Plan, options: Options, seat: RankInfo, telemetry: Telemetry) -> None:
+def work(job: Job, plan: Plan, options: Options, rank_info: RankInfo, telemetry: Telemetry) -> None:
     """Train until all steps are done, or until a stop is requested.
 
     Raises:
         InputError: job, plan, workers or checkpoints do not fit.
         WorkerLost: another worker was lost.
     """
-    job = fitting(job, plan, options, seat.workers)
-    board = KVExchange(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    job = fitting(job, plan, options, rank_info.workers)
+    board = KVExchange(PrefixStore("board", rank_info.store), rank_info.rank, rank_info.workers)
     with claimed(options.checkpoint, board):
-        _train(prepare(job, plan, options, seat, board), options, seat, board, telemetry)
+        _train(prepare(job, plan, options, rank_info, board), options, rank_info, board, telemetry)
 
 
-def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, telemetry: Telemetry) -> None:
+def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExchange, telemetry: Telemetry) -> None:
     """Train a prepared job; this run has locked its checkpoint folder."""
     job, plan, report = made.job, made.plan, telemetry.report
     captured, division, program, pace = made.captured, made.division, made.program, made.pace
     number, group, device = made.number, made.group, made.device
     reads = Reads(captured.job, board)
-    speak = report if seat.rank == 0 else _silent
+    speak = report if rank_info.rank == 0 else _silent
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
     speaks = _with_rates(report, job) if made.member == 0 else _silent
     watched = Watched(telemetry.progress, speaks, program, group, pace)
-    with process_group(seat, device):
+    with process_group(rank_info, device):
         if options.drawing is not None:
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
             return
-        recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
+        recording = Recording(program, number, MAX_EVENTS // rank_info.workers) if options.trace is not None else None
         memory = None
         if options.host_link_bytes_per_s is not None and plan.swap is not None:
-            link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
+            link = host_link(options.host_link_bytes_per_s, board, rank_info.local_rank)
             memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
         guard = Guard(options.on_nan, report)
         clock = time.perf_counter if recording is not None else None
         engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
         engine.device.microbatches.on_load = reads.take
-        keeper = _keeper(job, options, board)
-        start = keeper.resume(engine, speak) if keeper is not None else 0
+        checkpoints = _checkpoint_manager(job, options, board)
+        start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
-        checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
+        checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
         if division is not None:
             for text in _notes_of(division, plan, captured):
@@ -112,12 +112,12 @@ def _train(made: Prepared, options: Options, seat: RankInfo, board: KVExchange, 
             if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
                 raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
             if options.on_nan != "go":
-                newest = str(keeper.path) if keeper is not None and keeper.path is not None else None
+                newest = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
                 check_guards(engine, board, watched, newest)
             step = segment.first_step + steps
-            if keeper is not None:
+            if checkpoints is not None:
                 telemetry.progress.state = WorkerState.SAVING
-                path = keeper.save(engine, step, periods, speak)
+                path = checkpoints.save(engine, step, periods, speak)
                 if path is not None:
                     speak({"event": "saved", "step": step, "path": str(path)})
             if watched.stopped:
@@ -211,7 +211,7 @@ def _together(done: Collectives, way: str) -> str:
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
 
 
-def _keeper(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
+def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
     """Create the checkpoint manager, if checkpoints are requested.
 
     It is imported here, because DCP takes a second to load.

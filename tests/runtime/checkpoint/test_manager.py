@@ -33,9 +33,9 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
     folder.mkdir(exist_ok=True)
     notes: list[str] = []
     job = load_job(write_job(folder.parent))
-    keeper = CheckpointManager(job, folder, KVExchange(None, 0, 1), resume, 3)
+    checkpoints = CheckpointManager(job, folder, KVExchange(None, 0, 1), resume, 3)
     layout = plan("gpipe", (7, (0,))).layout(capture(job, 1))
-    checkpoint = keeper._found(layout.plan_digest, lambda event: notes.append(event["text"]))
+    checkpoint = checkpoints._found(layout.plan_digest, lambda event: notes.append(event["text"]))
     return checkpoint and checkpoint.position.step, notes
 
 

@@ -113,7 +113,7 @@ class Transfers:
     def __init__(
         self,
         device: Device,
-        roster: LaneTable,
+        lane_table: LaneTable,
         groups: Groups,
         handover: StreamHandover,
         recorder: EngineRecorder,
@@ -124,9 +124,9 @@ class Transfers:
         Arguments:
             tell: called when a receive or collective has begun.
         """
-        self._device, self._groups, self._handover, self._ends = device, groups, handover, roster.ends
+        self._device, self._groups, self._handover, self._ends = device, groups, handover, lane_table.ends
         self._recorder, self._memory, self._tell = recorder, recorder.memory, tell
-        lanes, windows = roster.transfers, roster.windows
+        lanes, windows = lane_table.transfers, lane_table.windows
         self._lanes = {
             name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
         }

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _LEAST_SHARE = 0.05
 """Minimum overlapping share of a backward or all-reduce; with less, noise dominates."""
 _HELD_OUT = 4
-"""Of the draws with several buckets, every fourth is held out and predicted."""
+"""Interval of held-out draws: every fourth draw with several buckets is predicted, not fitted."""
 
 
 @dataclass(frozen=True)
