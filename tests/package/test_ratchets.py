@@ -7,6 +7,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -90,7 +91,7 @@ PUZZLES = ("what of ", "those that ", "whose ", "that of which", "by sizes", "ma
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Place and text of every docstring of the package."""
+    """Place and text of every docstring of the package, those behind an assignment included."""
     for path in FILES:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -98,6 +99,16 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 if text:
                     line = 1 if isinstance(node, ast.Module) else node.lineno
                     yield f"hocket/{name_of(path)}:{line}", text
+            body = getattr(node, "body", None)
+            for assigned, behind in pairwise(body if isinstance(body, list) else ()):
+                if isinstance(assigned, ast.Assign | ast.AnnAssign) and (text := _text_of(behind)):
+                    yield f"hocket/{name_of(path)}:{behind.lineno}", text
+
+
+def _text_of(statement: ast.stmt) -> str:
+    """Text of a statement that is only a string; empty for others."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def odd_heads() -> list[str]:

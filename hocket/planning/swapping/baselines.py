@@ -23,7 +23,7 @@ from hocket.strategies.base.strategy import complete, config, in_use, microbatch
 from hocket.util.compatibility import Feature, conflict
 
 SWAPS = tuple(policy for policy in POLICIES if policy != "task")
-"""Policies of `hocket plan --swap`: those that decide by a device's memory."""
+"""Policies of `hocket plan --swap`, which decide by a device's memory."""
 BASELINES = ("data_parallel", "gpipe", "flush", "model_parallel")
 """Default strategies of the comparison."""
 # Candidates of a strategy that are simulated: the fastest by their bounds, and those with the smallest memory bound.
