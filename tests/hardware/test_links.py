@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -24,6 +24,10 @@ from hocket.hardware.links import (
 
 SIZES = [float(2**k) for k in range(10, 25)]
 links = st.builds(Link, st.floats(1e6, 1e12), st.floats(1e-7, 1e-2))
+# The largest message takes longer than the latency; otherwise the bandwidth is lost in the noise.
+wide = st.builds(
+    lambda bandwidth, share: Link(bandwidth, share * SIZES[-1] / bandwidth), st.floats(1e6, 1e12), st.floats(1e-6, 0.99)
+)
 
 
 @given(links)
@@ -48,13 +52,12 @@ def test_all_reduce_times_give_the_ring_step_back(link: Link, members: int) -> N
         assert ring_all_reduce_s(members, size, fit.link) == pytest.approx(time, rel=1e-6)
 
 
-@given(links, st.integers(0, 2**32))
+@given(wide, st.integers(0, 2**32))
 def test_disturbed_samples_do_not_move_the_line(link: Link, seed: int) -> None:
     """If one sample in five is ten times too slow, figures stay within 5 %.
 
     This holds for latency and bandwidth wherever they matter.
     """
-    assume(SIZES[-1] / link.bandwidth_bytes_per_s > link.latency_s)  # else the bandwidth is lost in the noise
     rng = random.Random(seed)
     sizes = [size for size in SIZES for _ in range(5)]
     slow = {5 * k + rng.randrange(5) for k in range(len(SIZES))}

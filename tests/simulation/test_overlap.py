@@ -6,7 +6,7 @@ The two computations share no code.
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
@@ -21,7 +21,7 @@ from hocket.program.text.parser import parse_program
 from hocket.program.text.printer import print_program
 from hocket.simulation.simulator import play
 from hocket.strategies.base.strategy import compile_strategy
-from tests.planning.helpers.overlaps import gradients, models
+from tests.planning.helpers.overlaps import gradients_of_all, models
 from tests.tiers import examples
 
 
@@ -44,14 +44,13 @@ def backward_s(profile: ModelProfile, fusion: Fusion, model: OverlapModel, level
     return max(e.end_s for e in trace.events if e.kind is Kind.ALL_REDUCE) - begin_s
 
 
-@given(gradients(6), models(), st.data())
+@given(gradients_of_all(6), models(), st.data())
 @examples(80)
 def test_the_simulator_is_the_equations(found: ReadyGradients, model: OverlapModel, data: st.DataObject) -> None:
     """Simulated seconds equal the equations, for any buckets and threads.
 
     All layers have gradients, so a bucket is ready after the backward of its last layer.
     """
-    assume(min(found.sizes_bytes) > 0)
     layers = len(found.sizes_bytes)
     inner = data.draw(st.sets(st.integers(1, layers - 1)) if layers > 1 else st.just(set[int]()))
     ends = (*sorted(inner), layers)

@@ -7,6 +7,7 @@ from hocket.planning.buckets.tensor_fusion import ReadyGradients
 
 V100 = OverlapModel(1.0, 1.344e-4, Rate(5.5e9, 5e9, 0.02), Rate(6e9, 5e9, 0.02), 20e-6, 8)
 """38 % more computation time with 2,048 threads (LIBRA, figure 1), 50 Gbit/s in full; the other figures are made up."""
+_SIZES = st.floats(1e3, 1e7)
 
 
 @st.composite
@@ -29,7 +30,15 @@ def models(draw: st.DrawFn) -> OverlapModel:
 
 def gradients(layers: int) -> st.SearchStrategy[ReadyGradients]:
     """Up to so many layers, some without weights."""
-    size = st.one_of(st.just(0.0), st.floats(1e3, 1e7))
-    layer = st.tuples(size, st.floats(1e-5, 5e-3))
-    some = st.lists(layer, min_size=1, max_size=layers).filter(lambda found: sum(s for s, _ in found) > 0)
+    some = _layers(st.one_of(st.just(0.0), _SIZES), layers).filter(lambda found: sum(s for s, _ in found) > 0)
     return some.map(lambda found: ReadyGradients(*zip(*found, strict=True)))
+
+
+def gradients_of_all(layers: int) -> st.SearchStrategy[ReadyGradients]:
+    """Up to so many layers, all with weights."""
+    return _layers(_SIZES, layers).map(lambda found: ReadyGradients(*zip(*found, strict=True)))
+
+
+def _layers(sizes: st.SearchStrategy[float], layers: int) -> st.SearchStrategy[list[tuple[float, float]]]:
+    """Bytes of gradients and seconds of the backward of each layer."""
+    return st.lists(st.tuples(sizes, st.floats(1e-5, 5e-3)), min_size=1, max_size=layers)
