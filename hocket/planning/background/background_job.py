@@ -45,7 +45,9 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
             )
         ours, theirs = found.plan.cluster.node_of(0).device_type, cluster.node_of(0).device_type
         if found.plan.tensor > 1:
-            raise InputError(f"{place}: tensor", str(found.plan.tensor), "a plan for one device")
+            raise InputError(
+                f"{place}: tensor", f"{found.plan.tensor} tensor-parallel ranks", "1, a plan for one device"
+            )
         if ours != theirs:
             raise InputError(
                 f"{place}: cluster",

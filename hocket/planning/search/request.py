@@ -95,7 +95,8 @@ class PlanRequest:
         sized["precision"] = self.precision != IN_16_BITS
         for name, value in sized.items():
             if value:
-                raise InputError(name, "a profile", "an analytic model: layers of a profile are measured as they are")
+                expected = "it only with an analytic model: a profile's measured layers cannot be changed by it"
+                raise InputError(name, "this option with a profile", expected)
         if len(self.shards) > 1:
             raise InputError(
                 "shards", ", ".join(self.shards), "one, for every plan of a profile; or none, for the best"

@@ -72,7 +72,7 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
         whole = _stepped(job, start, gradients)
     except Exception as error:
         found = f"{name}, whose step fails: {type(error).__name__}: {error}"
-        raise InputError(PLACE, found, "an optimizer that steps float64 weights on the CPU") from error
+        raise InputError(PLACE, found, "an optimizer with a step that works on float64 weights on the CPU") from error
     count = max((len(cut(tensor)) for own in start for tensor in own), default=0)
     try:
         parts = [

@@ -148,7 +148,7 @@ def _parameters(key: LayerKey, place: str) -> dict[str, Any]:
 def _whole(parameters: dict[str, Any], name: str, place: str) -> int:
     value = parameters.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_SIZE:
-        raise InputError(f"{place}: {name}", repr(value)[:40], "a whole number > 0")
+        raise InputError(f"{place}: {name}", repr(value)[:40], f"a whole number from 1 to {MAX_SIZE - 1}")
     return value
 
 

@@ -116,7 +116,9 @@ class Interpreter:
             odd = set(store) ^ set(self.program.final(device, self.repeats))
             if odd:
                 found = f"{', '.join(map(str, sorted(odd)))} left or missing"
-                raise ProgramError(f"device {device}: after the epilogue", found, "the newest weights and nothing else")
+                raise ProgramError(
+                    f"device {device}: after the epilogue", found, "all newest weights and no other value"
+                )
             self.devices[device].end(store)
 
     def _head(self, lane: Lane) -> Instruction | None:

@@ -63,11 +63,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.round_s) and self.round_s > 0):
-            raise InputError("settings: round_s", str(self.round_s), "a number > 0")
+            raise InputError("settings: round_s", str(self.round_s), "a finite number > 0")
         for name in ("recompute_after_s", "checkpoint_s", "restart_s"):
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
-                raise InputError(f"settings: {name}", str(value), "a number >= 0")
+                raise InputError(f"settings: {name}", str(value), "a finite number >= 0")
         if self.checkpoint_s + self.restart_s >= self.round_s:
             found = f"{self.checkpoint_s:g} s and {self.restart_s:g} s in a round of {self.round_s:g} s"
             raise InputError("settings: checkpoint_s and restart_s", found, "a sum below round_s")

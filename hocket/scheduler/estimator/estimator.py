@@ -76,7 +76,7 @@ class Estimator:
         steps = tuple(float(value) for value in alone)
         place = _show(kind)
         if kind in self._row:
-            raise InputError(place, "a kind that is known already", "a new kind")
+            raise InputError(place, "a job type and scale factor that the estimator knows", "a new one")
         if len(steps) != len(self.reference.places) or not all(isfinite(s) and s >= 0 for s in steps):
             raise InputError(f"{place}: alone", str(steps)[:60], f"{len(self.reference.places)} throughputs >= 0")
         return replace(self, new=(*self.new, (kind, steps)))

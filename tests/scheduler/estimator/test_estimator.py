@@ -181,7 +181,7 @@ def test_what_cannot_be_is_refused() -> None:
     So is a reference without sharing.
     """
     alone = truth().alone[truth().row[NEW]]
-    with pytest.raises(InputError, match="known already"):
+    with pytest.raises(InputError, match="that the estimator knows"):
         start().with_kind(NEW, alone)
     with pytest.raises(InputError, match="throughputs >= 0"):
         start().with_kind(("x", 1), alone[:2])
