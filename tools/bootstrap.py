@@ -20,11 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+COMPILED = VENV / "compiled" / "python"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 STAMP = VENV / "made-from.sha256"
 
@@ -74,7 +76,21 @@ def make_environment() -> None:
             f"install python{sys.version_info.major}.{sys.version_info.minor}-venv, then run this again."
         )
     call([*pip, "install", "--quiet", "-c", "constraints.txt", "-e", ".[test,hf,docs]"], "Installing")
+    link_compiled(VENV / "lib", COMPILED)
     STAMP.write_text(wanted())
+
+
+def link_compiled(installed: Path, prefix: Path) -> None:
+    """Link the files that pip compiled to where Python looks for them with PYTHONPYCACHEPREFIX.
+
+    Without the links, the first checks compile torch and all other packages once more.
+    """
+    for file in installed.rglob("__pycache__/*.pyc"):
+        source = file.parent.parent
+        link = prefix / source.relative_to(source.anchor) / file.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # it exists, or the file system has no links: Python compiles it
+            os.link(file, link)
 
 
 def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -115,8 +131,9 @@ def kept() -> dict[str, str]:
     Checks start hundreds of processes, also where a person wants no compiled files among the sources.
     """
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    folders = {"PYTHONPYCACHEPREFIX": "python", "NUMBA_CACHE_DIR": "numba", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-    return own | {key: str(VENV / "compiled" / name) for key, name in folders.items()}
+    beside = VENV / "compiled"
+    folders = {"NUMBA_CACHE_DIR": beside / "numba", "TORCHINDUCTOR_CACHE_DIR": beside / "inductor"}
+    return own | {name: str(folder) for name, folder in (*folders.items(), ("PYTHONPYCACHEPREFIX", COMPILED))}
 
 
 def run_checks(arguments: Sequence[str]) -> int:

@@ -26,6 +26,27 @@ def bootstrap() -> ModuleType:
     return module
 
 
+def test_what_pip_compiled_is_not_compiled_again(bootstrap: ModuleType, tmp_path: Path) -> None:
+    """A file with a wrong content imports as its compiled one: Python took the link and did not compile."""
+    package = tmp_path / "lib" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    module = package / "module.py"
+    module.write_text("value = 1\n")
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True, env=own)
+    status = module.stat()
+    module.write_text("value = 2\n")
+    os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))  # size and time are what Python compares
+    prefix = tmp_path / "compiled"
+    bootstrap.link_compiled(tmp_path / "lib", prefix)
+    bootstrap.link_compiled(tmp_path / "lib", prefix)
+    own |= {"PYTHONPYCACHEPREFIX": str(prefix), "PYTHONPATH": str(tmp_path / "lib")}
+    program = "import package.module; print(package.module.value)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, env=own, capture_output=True, text=True)
+    assert done.stdout == "1\n"
+
+
 @pytest.mark.parametrize("more", [[], ["--all"]])
 def test_every_test_is_in_one_run(bootstrap: ModuleType, more: list[str]) -> None:
     """What one run leaves out by its mark the other one takes; what is handed on reaches both."""
