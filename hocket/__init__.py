@@ -1,7 +1,9 @@
-"""Hocket: one melody shared between several voices, so that one sounds while the others rest.
+"""Hocket: plans, simulates and runs multi-device PyTorch training.
 
-Profile a PyTorch training job, plan how to run it on the devices at hand, prove and simulate the plan before
-launch, and train with it for real. See docs/explanation/structures.md for the two walks through the package.
+A hocket is one melody shared between several voices, so that one sounds while the others rest.
+
+Profile a training job, plan how to run it on the devices at hand, prove and simulate the plan before launch, and train
+with it for real. See docs/explanation/structures.md for the two walks through the package.
 """
 
 from importlib import import_module
@@ -9,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# The rooms, in dependency order: a room may import only the rooms above it. tests/package/test_structure.py enforces
-# this.
+# The rooms (subpackages and modules) in dependency order: a room may import only the rooms above it.
+# tests/package/test_structure.py enforces this.
 ROOMS = (
     "printable",
     "errors",

@@ -44,13 +44,13 @@ def profile(
 ) -> ModelProfile:
     """Measure seconds and bytes of each layer of a job.
 
-    On a CPU, the calling process keeps freed memory from then on, instead of returning it to the kernel.
+    On a CPU, the calling process does not return freed memory to the operating system from then on.
 
     Arguments:
         job: a job, or the path of a job file. A job file is measured while other processes keep the remaining cores
             busy, as in training; `neighbours` sets the number of these processes.
         microbatch_sizes: samples per microbatch to measure, such as (1, 2, 4).
-        tensor: measure one rank of a tensor-parallel group of this size.
+        tensor: tensor-parallel size. One rank of a group of this size is measured.
         for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic
             model instead of measuring; the model of a job file may then be larger than memory.
         calibration: correction of the analytic model for that device type, from `hocket calibrate`.
@@ -59,7 +59,8 @@ def profile(
 
     Raises:
         CaptureError: the model cannot be captured; the message names the module and the reason.
-        InputError: `calibration` or `tensor` conflicts with the other arguments.
+        RefusedError: the model cannot be divided into `tensor` tensor-parallel ranks.
+        InputError: `calibration`, `tensor` or `sequence_parallel` conflicts with the other arguments.
     """
     refuse_in_job_file("hocket.profile")
     if for_type is not None:
@@ -161,7 +162,7 @@ def _request(batch_size: int | PlanRequest, strategies: Sequence[str], options: 
     """Return the request that `plan` received, or build one from its arguments.
 
     Raises:
-        InputError: a `PlanRequest` together with strategies or options.
+        InputError: a `PlanRequest` is given together with strategies or options.
         TypeError: an unknown option.
     """
     if not isinstance(batch_size, PlanRequest):
@@ -210,12 +211,16 @@ def train(
     on_step: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> "Trained":
-    """Train a job with a plan on local workers; under `torchrun`, as one of its workers.
+    """Train a job with a plan on local workers, or as one worker under `torchrun`.
 
     Arguments:
         steps: total optimizer updates, including updates before a resume.
-        on_step: callback for each step, with its number, loss and samples.
-        options: of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or `trace`.
+        on_step: callback for each step; its argument has the step's number, loss and samples.
+        options: attributes of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or
+            `trace`.
+
+    Returns:
+        Summary of the run.
     """
     from hocket.training.train import train as run
 

@@ -35,7 +35,7 @@ class InputError(HocketError):
         expected: what would be right.
         next_step: what to do about it.
 
-    The message shows control characters of these, which may come from files, as escapes.
+    The message shows control characters of these texts as escapes, because the texts may come from files.
     """
 
     exit_code = 2
@@ -60,10 +60,10 @@ class RefusedError(InputError):
 
 
 class MemoryExceeded(InputError):
-    """A value that does not fit beside others in the memory that a plan allows.
+    """A value does not fit into the memory that a plan allows, beside other values.
 
     Attributes:
-        size_bytes: its own; 0 where it is told again by another process.
+        size_bytes: bytes of the value that does not fit; 0 if unknown, as in an error that another process reports.
     """
 
     def __init__(self, place: str, found: str, expected: str, next_step: str, size_bytes: int = 0) -> None:
@@ -90,21 +90,23 @@ class WorkerLost(HocketError):
 
 
 class InternalError(HocketError):
-    """Our own bug."""
+    """A bug in Hocket itself."""
 
     exit_code = 70
 
 
-PRODUCTS = 0.8
+PRODUCTS = 0.8  # `cutoff` of `nearest` for product names, where one character makes another product: b200 and h200
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Hint such as "did you mean 'gpipe'?", ignoring case; empty if no name is near.
+    """Hint such as "Did you mean 'gpipe'?"; empty if no known name is similar.
 
-    Other numbers are other things: an h200 is no misspelt h100. Names of several words may differ in a number, such as a batch size.
+    Case is ignored. Known names that begin with `name` are preferred. Otherwise, names with different digits are never
+    similar: an h200 is not a misspelt h100. If `name` has several words, the digits may differ, such as a batch size.
 
     Arguments:
-        cutoff: how alike names must be, 0 to 1; PRODUCTS where names of different products differ in a letter, as b200 and h200.
+        known: valid names.
+        cutoff: least similarity, 0 to 1, as in `difflib.get_close_matches`; PRODUCTS for names of products.
     """
     folded = {one.casefold(): one for one in known}
     longer = sorted(one for one in folded if one.startswith(name.casefold()) and len(name) > 2)

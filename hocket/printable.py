@@ -23,10 +23,10 @@ _UNSEEN = {
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """Escape all invisible characters of a text but spaces.
+    """Escape all invisible characters of a text except spaces.
 
     Arguments:
-        lines: keep line ends and tabs as they are.
+        lines: True to keep line ends and tabs as they are.
     """
 
     def shown(found: re.Match[str]) -> str:
@@ -40,5 +40,5 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print one line of which a part comes from a file; on standard output by default."""
+    """Print a line with invisible characters escaped, by default to standard output."""
     print(printable(text), file=file or sys.stdout)

@@ -20,11 +20,11 @@ class Change:
     """Changes to a cluster.
 
     Attributes:
-        bandwidth, latency: factors by the name of a level.
+        bandwidth, latency: factors on a level's bandwidth and latency, by the level's name.
         memory, rate: factors on the memory and on the speed of each device.
         host_link: factor on the bandwidth between devices and their hosts.
-        devices: number of devices, reached with more or fewer components of the outermost level; 0 for no change.
-        device_type: type of all devices; empty for no change.
+        devices: new number of devices, reached with more or fewer components of the outermost level; 0 for no change.
+        device_type: new type of all devices; empty for no change.
         alone: sub-cluster to use instead of the whole cluster; None for no change.
     """
 
@@ -48,8 +48,8 @@ class Change:
         """Apply these changes to a cluster.
 
         Raises:
-            InputError: the cluster does not have a level, its levels do not fit the number of devices, or the type is
-                unknown.
+            InputError: the cluster does not have a named level, its levels or its several device types do not allow
+                the number of devices, or the type is unknown.
         """
         cluster = self.alone or cluster
         for name in (*self.bandwidth, *self.latency):
@@ -84,7 +84,10 @@ class Change:
 
 
 SHARED = "host_link"
-"""Name of a host link that a server's devices share, as in a cluster file. Others are named as their device type."""
+"""Name of a host link that a server's devices share, as in a cluster file.
+
+Another host link has the name of its device type.
+"""
 
 
 def host_link_name(cluster: Cluster, device: int) -> str:
@@ -93,12 +96,12 @@ def host_link_name(cluster: Cluster, device: int) -> str:
 
 
 def with_host_links(cluster: Cluster, other: Callable[[str, Link], Link]) -> Cluster:
-    """The cluster with other links to hosts.
+    """Replace the links between devices and hosts of a cluster.
 
-    Links stay shared, or separate, as they are.
+    Shared links stay shared, separate links stay separate.
 
     Arguments:
-        other: (name of a link, link) -> link that replaces it.
+        other: function (name of a link, link) -> new link.
     """
     if cluster.host_link is not None:
         return replace(cluster, host_link=other(SHARED, cluster.host_link))
@@ -112,9 +115,15 @@ def with_host_links(cluster: Cluster, other: Callable[[str, Link], Link]) -> Clu
 
 
 def _counted(cluster: Cluster, devices: int) -> Cluster:
-    """The cluster with more or fewer components of the outermost level.
+    """Change the number of components of a cluster's outermost level.
 
     A number smaller than a server takes devices of one server.
+
+    Arguments:
+        devices: new number of devices of the cluster.
+
+    Raises:
+        InputError: the cluster has several device types, or its levels do not allow the number.
     """
     inner = prod(level.width for level in cluster.levels[:-1])
     if cluster.nodes:
@@ -132,7 +141,11 @@ def _counted(cluster: Cluster, devices: int) -> Cluster:
 
 
 def _typed(cluster: Cluster, name: str) -> Cluster:
-    """All devices of another type, with its memory and price."""
+    """Give all devices of a cluster another type, with that type's memory and price.
+
+    Raises:
+        InputError: the type is unknown.
+    """
     if name not in [own.name for own in cluster.types]:
         device_type(name)
     return replace(cluster, device_type=name, nodes=(), memory_bytes=None, price_usd_per_hour=None, price_source="")
@@ -150,12 +163,12 @@ def _roomier(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _quicker(cluster: Cluster, factor: float) -> Cluster:
-    """The cluster with device types that compute and access memory faster.
+    """Make all devices of a cluster compute and access memory faster.
 
-    Launches of kernels take as long as before.
+    Kernel launches take as long as before.
 
     Arguments:
-        factor: factor on the rates.
+        factor: factor on compute rates and memory bandwidth.
     """
     kinds: dict[str, DeviceType] = {}
     for device in range(cluster.devices):

@@ -1,7 +1,8 @@
 """Cluster: devices in a hierarchy of levels with width, bandwidth and latency.
 
 Rules of this file: devices are numbered 0 to n-1, innermost level first, so that the nearest common level of two
-devices follows from their numbers alone. Levels are listed from the inside (devices of one server) to the outside.
+devices follows from their numbers alone. Levels are listed from the inside (devices of one server) to the outside. A
+component of a level is one of the equal units that it joins: a device in a server, a server in a rack.
 Source: Narayanan's dissertation, section 2.4.1, figure 2.6 (levels of width m_k joined by links of bandwidth B_k).
 """
 
@@ -20,12 +21,15 @@ from hocket.util.files import read_bytes, write_atomic
 from hocket.util.schema import as_data, read_as
 
 MAX_DEVICES = 2**17
-"""Bound on the sizes in a file; the largest machines that train one model have fewer devices."""
+"""Maximum number of devices of a cluster file.
+
+The largest machines that train one model have fewer.
+"""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Alpha-beta figures of a link.
+    """Latency and bandwidth of a link (alpha-beta model).
 
     t(n bytes) = latency_s + n / bandwidth_bytes_per_s.
     """
@@ -47,28 +51,33 @@ class Link:
 
 
 HALF = 0.5
-"""Share of a reduce-scatter, or of an all-gather, in a ring all-reduce, which consists of both."""
+"""Share of a ring all-reduce's time that a reduce-scatter or an all-gather takes.
+
+A ring all-reduce consists of both.
+"""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level of the hierarchy.
+    """One level of the hierarchy of links.
 
     Attributes:
         name: such as "server" or "cluster".
-        width: number of components of the level below that it joins (devices, for the innermost level).
-        bandwidth_bytes_per_s, latency_s: point-to-point between two of its components, for each direction.
+        width: number of components that the level joins: devices for the innermost level, else components of the level
+            below.
+        bandwidth_bytes_per_s, latency_s: figures of a point-to-point message between two components, for each
+            direction.
         shared: True if all transfers of one component share its link (a network card, a PCIe root). False if each pair
             of devices has its own (NVLink, a switch that never blocks).
-        all_reduce: measured alpha-beta figures of one step of a ring all-reduce among its components, if they differ
-            from point-to-point (hardware/links.py describes both fits).
-        members: measured alpha-beta figures of one step between devices of a tensor-parallel group that share memory.
-            For devices that share cores, only the seconds in which a core is busy, because others work while ranks
-            wait.
-        overlap: contention of computation with all-reduces among its components, measured in training
+        all_reduce: measured latency and bandwidth of one step of a ring all-reduce among the components, if they
+            differ from point-to-point (hardware/links.py describes both fits).
+        members: measured latency and bandwidth of one step of a collective in a tensor-parallel group of devices that
+            share memory. For devices that share cores, only seconds in which a core is busy count, because other ranks
+            use the core of a rank that waits.
+        overlap: contention of computation with all-reduces among the components, measured in training
             (docs/explanation/libra.md); None for no contention except `transfer_cores`.
-        reduce_scatter, all_gather: measured seconds relative to an all-reduce of as many bytes, at least HALF. HALF is
-            the share in a ring, and the default. Gloo's reduce-scatter is an all-reduce, with copies.
+        reduce_scatter, all_gather: measured seconds relative to an all-reduce of as many bytes, at least HALF. None
+            stands for HALF, the share in a ring. Gloo's reduce-scatter is an all-reduce, with copies.
     """
 
     name: str
@@ -95,7 +104,7 @@ class Level:
 
     @property
     def link(self) -> Link:
-        """Point-to-point figures."""
+        """Latency and bandwidth of a point-to-point message."""
         return Link(self.bandwidth_bytes_per_s, self.latency_s)
 
 
@@ -105,9 +114,9 @@ class Node:
 
     Attributes:
         devices: number of devices.
-        host_memory_bytes: memory of the server of each device.
-        memory_bytes: limit for each device.
-        price_usd_per_hour: price of one device.
+        host_memory_bytes: memory of each server that has such devices; None: the cluster's figure.
+        memory_bytes: memory limit of each device; None: the cluster's or the type's figure.
+        price_usd_per_hour: price of one device; None: the cluster's or the type's price.
     """
 
     device_type: str
@@ -140,25 +149,25 @@ class Cluster:
 
     Attributes:
         levels: innermost first. The product of the widths is the number of devices.
-        device_type: the type of all devices, unless `nodes` lists them.
-        memory_bytes: limit for each device, below the type's capacity (memory that other software uses is not
+        device_type: name of the type of all devices, unless `nodes` lists them.
+        memory_bytes: memory limit of each device, below the type's capacity (memory that other software uses is not
             available).
-        host_memory_bytes: memory of one component of the innermost level (a server).
-        host_cores: for devices that are processor cores, the number of cores that one component of the innermost level
-            really has. More busy workers than that slow each other down. None: every device has its own processor.
+        host_memory_bytes: memory of one server (innermost level).
+        host_cores: for devices that are processor cores, the number of cores that one server really has. More busy
+            workers than that slow each other down. None: every device has its own processor.
         transfer_cores: cores that one message keeps busy on each side while it moves (0 for real network cards).
         collective_cores: cores that a collective keeps busy on each rank while it moves; None: `transfer_cores`.
-        sender_copies: True if messages inside one component of the innermost level go through memory. The sender's
-            compute lane copies a message if its receive is posted; then the send is over.
+        sender_copies: True if messages inside one server go through shared memory. The sender's compute lane copies a
+            message if its receive is posted; then the send is over.
         post_s: seconds of a device's compute lane to begin a send or a receive. They are part of the links' latency.
         instruction_s: seconds that the engine needs for each forward, backward or step, in addition to the layers.
-        nodes: for heterogeneous clusters, runs of devices in numbering order. Their counts add up to the number of
-            devices. Either `nodes` or `device_type` is given, not both.
+        nodes: for heterogeneous clusters, runs of equal devices in numbering order. Their counts add up to the number
+            of devices. Either `nodes` or `device_type` is given, not both.
         types: descriptions of device types that are not in the catalogue, or that replace one of the catalogue.
         price_usd_per_hour: price of one device, unless its node has a price. Without both, the type's price holds.
         price_source: where prices were found, and on which day.
-        host_link: link between a server's memory and its devices, which share it, for each direction; None: the link of
-            the device type.
+        host_link: link between a server's memory and its devices, which share the link, for each direction; None: the
+            link of the device type.
     """
 
     name: str
@@ -220,7 +229,10 @@ class Cluster:
     def level_between(self, first: int, second: int) -> int:
         """Index of the innermost level that contains both devices.
 
-        Two equal devices give level 0.
+        If the two are the same device, this is level 0.
+
+        Raises:
+            InputError: the cluster does not have these devices.
         """
         if not (0 <= first < self.devices and 0 <= second < self.devices):
             raise InputError("device", f"{first} and {second}", f"numbers 0 to {self.devices - 1}")
@@ -237,13 +249,17 @@ class Cluster:
         return max((self.level_between(group[0], other) for other in group), default=0)
 
     def link_between(self, first: int, second: int) -> Link:
-        """Point-to-point figures between two devices: those of their nearest common level."""
+        """Point-to-point latency and bandwidth between two devices.
+
+        These are the figures of the nearest common level.
+        """
         return self.levels[self.level_between(first, second)].link
 
     def host_link_of(self, device: int) -> tuple[Link, bool]:
-        """A device's link to its host for each direction, and True if it is shared.
+        """A device's link to its host, for each direction.
 
-        The devices of a server may share the link.
+        Returns:
+            The link, and True if several devices share it.
         """
         if self.host_link is not None:
             return self.host_link, True
@@ -251,19 +267,25 @@ class Cluster:
         return Link(kind.host_bandwidth_bytes_per_s, kind.host_latency_s), kind.host_shared
 
     def copied_between(self, source: int, target: int) -> bool:
-        """True if the sender's compute lane copies messages (`sender_copies`)."""
+        """True if the sender's compute lane copies messages from `source` to `target`.
+
+        See `sender_copies`.
+        """
         return self.sender_copies and self.level_between(source, target) == 0
 
     def component(self, device: int, level: int) -> int:
-        """Component of a level that contains a device: the owner of a shared link.
+        """Number of the component of a level that contains a device.
 
-        Components are numbered over the whole cluster.
+        Components are numbered over the whole cluster. A shared link belongs to one component.
+
+        Arguments:
+            level: index of the level that joins the components; at level 0, the component is the device itself.
         """
         return device if level == 0 else device // self._spans[level - 1]
 
     @cached_property
     def _node_of(self) -> tuple[Node, ...]:
-        """Node of every device.
+        """Node of every device, by device number.
 
         A cluster of one device type has one node for all.
         """
@@ -271,13 +293,13 @@ class Cluster:
         return tuple(node for node in nodes for _ in range(node.devices))
 
     def node_of(self, device: int) -> Node:
-        """A device's node: its type and the memory of device and host, as in the file."""
+        """Node of a device, with its type and its memory and host memory as in the file."""
         if not 0 <= device < self.devices:
             raise InputError("device", str(device), f"a number 0 to {self.devices - 1}")
         return self._node_of[device]
 
     def type_of(self, device: int) -> DeviceType:
-        """A device's type: from this file's own `types`, or from the catalogue."""
+        """Device type of a device, from this file's `types` or from the catalogue."""
         return self._type_named(self.node_of(device).device_type)
 
     def _type_named(self, name: str) -> DeviceType:
@@ -285,18 +307,18 @@ class Cluster:
         return own or device_type(name)
 
     def capacity_bytes(self, device: int) -> float:
-        """Memory of one device for a plan.
+        """Bytes of one device's memory that a plan may use.
 
-        This is its node's limit, else the cluster's, else the type's memory.
+        This is the limit of the device's node, else the cluster's limit, else the type's memory.
         """
         limits = (self.node_of(device).memory_bytes, self.memory_bytes)
         limit = next((limit for limit in limits if limit is not None), None)
         return limit if limit is not None else self.type_of(device).memory_bytes
 
     def host_bytes(self, device: int) -> float | None:
-        """Memory of the host of a device's server.
+        """Bytes of host memory of the server of a device.
 
-        This is its node's figure, else the cluster's; None without both.
+        This is the figure of the device's node, else the cluster's figure; None without both.
         """
         own = self.node_of(device).host_memory_bytes
         return self.host_memory_bytes if own is None else own
@@ -312,7 +334,10 @@ class Cluster:
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "cluster") -> "Cluster":
-        """Read a cluster strictly.
+        """Read a cluster from text; unknown keys are refused.
+
+        Arguments:
+            place: file name, for errors.
 
         Raises:
             InputError: unknown or missing keys, wrong values, or device types that neither the file nor the catalogue
@@ -340,5 +365,5 @@ class Cluster:
         return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the text form atomically."""
+        """Write the YAML text atomically."""
         write_atomic(path, self.to_yaml())

@@ -12,7 +12,7 @@ from hocket.hardware.kernels import Kernels
 
 @dataclass(frozen=True)
 class DeviceType:
-    """One kind of device. Rates are the maker's peaks; `source` cites them.
+    """One type of device. Rates are the maker's peaks; `source` cites them.
 
     Attributes:
         memory_bytes: capacity.
@@ -21,7 +21,7 @@ class DeviceType:
         host_bandwidth_bytes_per_s, host_latency_s: link between device and host, for each direction.
         host_shared: True if several devices share that link.
         launch_s: minimum seconds of a kernel launch.
-        kernels: efficiency of its kernels.
+        kernels: efficiency of its kernels relative to the peaks.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Groups: tensor-parallel devices as one device of a smaller cluster.
+"""Tensor-parallel groups as the devices of a smaller cluster.
 
 Rules of this file: a group of t devices is t neighbours in numbering order. A planner sees a cluster of n / t devices,
 each with the memory of one rank. A message from one group to another is sent by every rank to its counterpart: whole,
@@ -14,12 +14,10 @@ from hocket.hardware.cluster import Cluster, Level, Link, Node
 
 @dataclass(frozen=True)
 class GroupTraffic:
-    """Traffic inside tensor-parallel groups.
-
-    Figures are those of the outermost level that a group spans.
+    """Cost of collectives inside tensor-parallel groups.
 
     Attributes:
-        link: figures of one step.
+        link: latency and bandwidth of one step, on the outermost level that a group spans.
         width: ranks of a group.
         at_once: True if each rank gives its part to all others in one step, as with shared memory; False for the steps
             of a ring.
@@ -31,35 +29,42 @@ class GroupTraffic:
 
     @classmethod
     def of(cls, level: Level, width: int) -> "GroupTraffic":
-        """Traffic of groups that span this level."""
+        """Cost of collectives in groups of `width` ranks with this outermost level."""
         return cls(level.members or level.all_reduce or level.link, width, level.members is not None)
 
     @property
     def steps(self) -> int:
-        """Steps of a gather or a reduce-scatter."""
+        """Number of steps of an all-gather or a reduce-scatter."""
         return 1 if self.at_once else self.width - 1
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter of `size_bytes` in total.
+        """Seconds of an all-gather or a reduce-scatter.
 
-        Each rank has one t-th of the bytes already.
+        Arguments:
+            size_bytes: bytes of the whole tensor. Each rank has, or keeps, an equal part.
         """
         return self.steps * self.link.seconds(size_bytes * (self.width - 1) / self.width / self.steps)
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds of an all-reduce: two gathers, or one exchange between two ranks."""
+        """Seconds of an all-reduce: a reduce-scatter and an all-gather.
+
+        With `at_once`, a group of two ranks exchanges the whole tensor in one step instead.
+
+        Arguments:
+            size_bytes: bytes of the tensor.
+        """
         return self.link.seconds(size_bytes) if self.at_once and self.width == 2 else 2 * self.gather_s(size_bytes)
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """A cluster with groups as its devices.
+    """A cluster with tensor-parallel groups as its devices.
 
     Attributes:
-        cluster: the smaller cluster.
-        inside: traffic among the ranks of a group; None for groups of one.
+        cluster: the smaller cluster; each of its devices is a group.
+        inside: cost of collectives among the ranks of a group; None for groups of one.
         width: ranks of a group.
-        slices: True if each rank sends a slice of tensors that all ranks have.
+        slices: True if each rank sends only a slice of a message, for tensors that all ranks have (scatter/gather).
     """
 
     cluster: Cluster
@@ -68,20 +73,30 @@ class Grouped:
     slices: bool = False
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds of an all-reduce among the ranks of a group."""
+        """Seconds of an all-reduce among the ranks of a group; 0 for groups of one.
+
+        Arguments:
+            size_bytes: bytes of the tensor.
+        """
         return self.inside.all_reduce_s(size_bytes) if self.inside else 0.0
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter among the ranks of a group.
+        """Seconds of an all-gather or a reduce-scatter among the ranks of a group.
 
         Arguments:
-            size_bytes: bytes of the whole.
+            size_bytes: bytes of the whole tensor.
+
+        Returns:
+            0 for groups of one.
         """
         return self.inside.gather_s(size_bytes) if self.inside else 0.0
 
 
 def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
-    """The cluster with groups of `width` devices as its devices.
+    """Turn groups of `width` neighbouring devices into the devices of a cluster.
+
+    Arguments:
+        slices: see `Grouped`.
 
     Raises:
         InputError: groups of this width do not fit the levels, or have ranks of different types.
@@ -107,7 +122,7 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
 
 
 def fits(cluster: Cluster, width: int) -> bool:
-    """True if the cluster has groups of `width` devices."""
+    """True if the cluster can be divided into groups of `width` devices."""
     try:
         grouped(cluster, width)
     except InputError:
@@ -116,7 +131,14 @@ def fits(cluster: Cluster, width: int) -> bool:
 
 
 def _divided(level: Level, width: int) -> tuple[int, int]:
-    """Components of a level inside one group, and number of groups in the level."""
+    """Components of a level inside one group, and number of groups in the level.
+
+    Arguments:
+        width: components of this level that a group still needs.
+
+    Raises:
+        InputError: neither of the two widths divides the other.
+    """
     if level.width % width == 0:
         return width, level.width // width
     if width % level.width == 0:
@@ -126,11 +148,13 @@ def _divided(level: Level, width: int) -> tuple[int, int]:
 
 
 def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slices: bool) -> Level:
-    """A level between groups.
+    """The level as groups see it: its figures for messages between two groups.
 
     Arguments:
-        inside: traffic inside a group.
-        sharing: ranks that send over one link.
+        groups: number of groups that the new level joins.
+        inside: cost of collectives inside a group.
+        sharing: ranks of a group that send over one link.
+        slices: see `Grouped`.
     """
     steps = level.all_reduce or level.link
     # Each rank reduces its own part, beside its own computation.

@@ -1,7 +1,7 @@
-"""Kernels: efficiency of matrix products and of passes over memory.
+"""Kernels: efficiency of matrix products and of memory-bound kernels.
 
-Rules of this file: makers do not publish shares of peak rates, so these are usual figures. Calibration replaces them by
-measured ones. The number of units is the maker's.
+Rules of this file: makers do not publish shares of peak rates, so these are usual figures. Calibration replaces them
+by measured ones. The number of units is the maker's.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ class Kernels:
     """Efficiency of the kernels of a device type.
 
     Attributes:
-        units: number of units that process one tile of a product each at a time (streaming multiprocessors); 1 for a
-            processor core.
-        tiles: (rows, columns) of the available tiles. The fastest one is used.
-        product_share: share of the peak rate that long products with full waves of the largest tiles reach.
-        inner: length of the inner dimension at which a product reaches half of its rate.
-        memory_share: share of the memory's peak bandwidth that passes reach.
+        units: number of units that process one tile of a matrix product each at a time (streaming multiprocessors); 1
+            for a processor core.
+        tiles: (rows, columns) of the available output tiles. The fastest one is used.
+        product_share: share of the peak rate that matrix products reach with a long inner dimension and full waves of
+            the largest tiles.
+        inner: length of the inner dimension at which a matrix product reaches half of its rate.
+        memory_share: share of the memory's peak bandwidth that memory-bound kernels reach.
     """
 
     units: int = 1

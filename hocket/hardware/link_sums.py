@@ -1,6 +1,6 @@
-"""Sums over messages of a link, enough to fit seconds to bytes.
+"""Running sums over the messages of a link, enough for a least-squares fit.
 
-Sums can be added up in any order and place.
+Seconds are fitted to bytes. Sums can be added up in any order and place.
 
 Rules of this file: the line passes through the mean of all messages, so its total equals the measured total. (links.py
 fits single samples instead, and each counts by its relative error.)
@@ -15,7 +15,14 @@ _ALIKE = 1e-6  # smallest variance, relative to the bytes' mean square, with whi
 
 @dataclass(frozen=True)
 class LinkSums:
-    """Count, bytes and seconds of messages, squares of bytes, and bytes times seconds."""
+    """Sums over the messages of a link.
+
+    Attributes:
+        count: number of messages.
+        size_bytes, seconds: sums of bytes and of seconds.
+        squares: sum of squared bytes.
+        products: sum of bytes times seconds.
+    """
 
     count: float = 0.0
     size_bytes: float = 0.0
@@ -25,7 +32,11 @@ class LinkSums:
 
     @classmethod
     def of(cls, size_bytes: float, seconds: float, count: float = 1.0) -> "LinkSums":
-        """Sums of `count` equal messages of `seconds` each."""
+        """Sums of `count` equal messages.
+
+        Arguments:
+            size_bytes, seconds: bytes and seconds of each message.
+        """
         return cls(count, count * size_bytes, count * seconds, count * size_bytes**2, count * size_bytes * seconds)
 
     def __add__(self, other: "LinkSums") -> "LinkSums":
@@ -37,10 +48,13 @@ class LinkSums:
         return self.seconds / self.count
 
     def latency_s(self, known: Link) -> float:
-        """Latency by least squares, at least 0.
+        """Latency in seconds by least squares, at least 0.
 
-        The known rate is used if larger messages took no longer. If all messages have one size, the latency has the
-        same share as in the known link.
+        If larger messages took no longer, the bandwidth of `known` is used. If all messages have one size, the latency
+        has the same share of a message's time as on the link `known`.
+
+        Arguments:
+            known: link with the figures used so far.
         """
         mean_bytes = self.size_bytes / self.count
         varies = self.squares / self.count - mean_bytes**2

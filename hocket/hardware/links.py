@@ -20,7 +20,7 @@ from hocket.hardware.cluster import Level, Link
 _ROUNDS = 50
 # Residuals below this share of the time count equally: the timer itself is not more exact.
 _FLOOR = 1e-3
-_LARGE_BYTES = 2**20  # collectives from this size on spend more time on moving bytes than on waiting
+_LARGE_BYTES = 2**20  # collectives of at least this size spend more time on moving bytes than on waiting
 
 
 POINT_TO_POINT, ALL_REDUCE, MEMBERS = "point_to_point", "all_reduce", "members"
@@ -32,12 +32,12 @@ class LinkSample:
     """One measured transfer.
 
     Attributes:
-        level: index of the level of the used link.
+        level: index of the level with the link.
         kind: POINT_TO_POINT (one way), ALL_REDUCE, or MEMBERS: an all-reduce among devices of a tensor-parallel group.
-        members: number of workers.
+        members: number of workers that take part.
         size_bytes: bytes of the message, or of the reduced tensor.
-        seconds: from its start until the last worker had it.
-        busy_cores: processor cores that it kept busy on the busiest worker while it moved.
+        seconds: seconds from its start until the last worker had all of it.
+        busy_cores: processor cores that the transfer kept busy on the busiest worker while it moved.
     """
 
     level: int
@@ -56,12 +56,12 @@ class LinkSample:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """A fitted link, and its errors on the samples.
+    """Latency and bandwidth fitted to samples, with the errors of the fit.
 
     Attributes:
         link: the fitted figures.
-        mean_relative_error: mean of |predicted - measured| / measured over the samples.
-        worst_relative_error: maximum of these.
+        mean_relative_error: mean of |predicted - measured| / measured over all samples.
+        worst_relative_error: maximum of |predicted - measured| / measured.
         samples: number of samples.
     """
 
@@ -75,8 +75,8 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     """Fit latency and bandwidth to message sizes and their times.
 
     The fit minimises the sum of absolute relative errors (by iteratively reweighted least squares), so that a few
-    disturbed samples do not move the line. The latency is never negative. If the line is off by more than a factor of
-    1.5 at the largest messages, the smallest sizes are left out until it is not.
+    disturbed samples do not move the line. The latency is never negative. While the line is off by more than a factor
+    of 1.5 at the largest messages and more than two sizes remain, the smallest size is left out.
 
     Arguments:
         sizes_bytes, seconds: one pair for each sample, in any order.
@@ -112,7 +112,7 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
 
 
 def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
-    """Latency and seconds per byte with the least sum of absolute relative errors."""
+    """Latency (s) and seconds per byte with the least sum of absolute relative errors."""
     weights = 1 / times  # squared relative errors
     latency_s, per_byte_s = 0.0, 0.0
     for _ in range(_ROUNDS):
@@ -123,16 +123,16 @@ def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
 
 
 def _meets_the_largest(sizes: np.ndarray, times: np.ndarray, latency_s: float, per_byte_s: float) -> bool:
-    """True if a line is within a factor of 1.5 of the largest messages.
-
-    Their time is dominated by bandwidth.
-    """
+    """True if a line is within a factor of 1.5 of the largest messages' median time."""
     largest_s = float(np.median(times[sizes == sizes.max()]))
     return largest_s / 1.5 < latency_s + per_byte_s * float(sizes.max()) < largest_s * 1.5
 
 
 def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Least squares of weights * (a + b * size - time) with a >= 0."""
+    """Latency (s) and seconds per byte of a line, by weighted least squares.
+
+    Minimises the squares of weights * (latency + seconds per byte * size - time), with a latency of at least 0.
+    """
     # Sizes are scaled, because a column of bytes beside a column of ones would lose half of the digits.
     scale = sizes.max()
     columns = np.stack([weights, weights * sizes / scale], axis=1)
@@ -149,7 +149,7 @@ def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
     Arguments:
         members: number of ranks; 1 gives 0 seconds.
         size_bytes: bytes of the reduced tensor.
-        link: figures of one step.
+        link: latency and bandwidth of one step.
     """
     if members < 1:
         raise InputError("members", str(members), ">= 1")
@@ -157,12 +157,15 @@ def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
 
 
 def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit latency and bandwidth of one ring step to the times of all-reduces.
+    """Fit latency and bandwidth of a ring's step to bytes and times of all-reduces.
 
     The fitted link is for `ring_all_reduce_s`.
 
+    Arguments:
+        members: number of ranks.
+
     Raises:
-        InputError: fewer than two members, and as `fit_alpha_beta`.
+        InputError: fewer than two members; or see `fit_alpha_beta`.
     """
     if members < 2:
         raise InputError("members", str(members), ">= 2")
@@ -171,10 +174,13 @@ def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence
 
 
 def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]:
-    """Fit all samples, by level and kind.
+    """Fit a link to the samples of each level and kind.
+
+    Returns:
+        Fits by (index of the level, kind of sample).
 
     Raises:
-        InputError: as `fit_alpha_beta`, or samples of one level and kind have different numbers of members.
+        InputError: see `fit_alpha_beta`; or samples of one level and kind have different numbers of members.
     """
     fits: dict[tuple[int, str], LinkFit] = {}
     for level, kind in dict.fromkeys((sample.level, sample.kind) for sample in samples):
@@ -190,7 +196,7 @@ def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]
 
 
 def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) -> tuple[Level, ...]:
-    """The levels with their measured figures.
+    """Replace figures of levels by the measured ones of `fit_samples`.
 
     A level without measurements stays as it is.
     """
@@ -208,26 +214,34 @@ def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) 
 
 
 def undisturbed_cores(seconds: Sequence[float], processor_s: Sequence[float]) -> float:
-    """Cores that transfers keep busy without other load: the upper quartile.
+    """Cores that a transfer keeps busy on a machine without other load.
 
-    Other load makes a transfer longer without using more cores.
+    This is the upper quartile over several transfers: other load makes a transfer longer without using more cores.
+
+    Arguments:
+        seconds: duration of each transfer.
+        processor_s: processor seconds that each transfer used.
     """
     return quantiles([busy / each for each, busy in zip(seconds, processor_s, strict=True)], n=4, method="inclusive")[2]
 
 
 def transfer_cores(samples: Sequence[LinkSample]) -> float:
-    """Cores that a message keeps busy on each side, from the largest message."""
+    """Cores that the largest message keeps busy on each side; 0 without messages."""
     own = [sample for sample in samples if sample.kind == POINT_TO_POINT]
     return max(own, key=lambda sample: sample.size_bytes).busy_cores if own else 0.0
 
 
 def collective_cores(samples: Sequence[LinkSample], threads: int) -> float | None:
-    """Cores that a collective keeps busy on each rank, relative to one busy worker.
+    """Cores that an all-reduce keeps busy on each rank, relative to one busy worker.
 
-    The busiest large collective counts, because other programs disturb longer ones more often.
+    The busiest all-reduce of at least 1 MiB counts (else the last one), because other programs disturb longer ones
+    more.
+
+    Arguments:
+        threads: compute threads of one worker.
 
     Returns:
-        None if not measured.
+        None without samples of all-reduces.
     """
     own = [sample for sample in samples if sample.kind == ALL_REDUCE]
     large = [sample for sample in own if sample.size_bytes >= _LARGE_BYTES] or own[-1:]

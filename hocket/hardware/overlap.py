@@ -3,9 +3,10 @@
 Communication threads slow the backward down.
 
 Rules of this file: beside communication, computation keeps a share of its speed that falls linearly with the number of
-communication threads. Bytes per second rise with the number of threads and level off. A bucket's all-reduce begins when
-its gradients are there and the previous all-reduce is over. Computation never waits.
-Source: LIBRA (Liu et al. 2023), section III. Equation numbers in this file are of this paper.
+communication threads. Bytes per second rise with the number of threads and level off. A bucket's all-reduce begins
+when its gradients are there and the previous all-reduce is over. Computation never waits.
+Source: LIBRA (Liu et al. 2023), section III. Equation numbers in this file are of this paper. "Threads" are
+communication threads, or NCCL CTAs. "Beside" means at the same time on the same device.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,17 @@ from typing import Any, ClassVar, NamedTuple
 from hocket.errors import InputError
 
 EXPONENT = 0.6
-"""Exponent of threads in equation 6 (gamma_4). The paper sets it by hand as well."""
+"""Exponent of the number of threads in equation 6 (gamma_4).
+
+The paper sets it by hand as well.
+"""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Bytes per second by threads (equation 6: gamma_1, gamma_2, gamma_3).
+    """Bytes per second of all-reduces as a function of the number of threads.
 
-    most - lost x exp(-decay x threads ** EXPONENT).
+    most_bytes_per_s - lost_bytes_per_s x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2, gamma_3).
     """
 
     most_bytes_per_s: float
@@ -33,7 +37,7 @@ class Rate:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def at(self, threads: float) -> float:
-        """Bytes per second with this number of threads.
+        """Bytes per second with a number of threads.
 
         Raises:
             InputError: these threads move no bytes.
@@ -49,10 +53,10 @@ class Rate:
 
 
 class OverlapStage(NamedTuple):
-    """Seconds between the starts of two all-reduces, in three parts.
+    """Seconds from the start of one all-reduce to the next one's start, in parts.
 
     Attributes:
-        both_s: computation and communication.
+        both_s: computation and communication at the same time.
         computing_s: computation alone.
         communicating_s: communication alone.
     """
@@ -69,7 +73,7 @@ class OverlapStage(NamedTuple):
 
 @dataclass(frozen=True)
 class OverlapModel:
-    """Fitted model of overlap on one kind of device and network.
+    """Fitted model of overlap on one type of device and network.
 
     Attributes:
         kept: share of its speed that computation keeps beside communication, before the loss by each thread (alpha_1).
@@ -77,11 +81,11 @@ class OverlapModel:
         beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
         latency_s: latency of one hop of the ring (alpha of equation 4).
         workers: number of workers in the ring.
-        threads: numbers of threads that it was fitted to, ascending; () if not known.
+        threads: numbers of threads for which the model was fitted, ascending; () if not known.
         own_threads: the library's default number of threads.
         beside_latency_s: latency of one hop beside computation, where cores are busy and threads that wait for a
             message wake up later. None: as alone, as in the paper.
-        error: mean error of predicted backwards, as a share; 0 if not known.
+        error: mean relative error of predicted backwards; 0 if not known.
     """
 
     kept: float
@@ -111,7 +115,7 @@ class OverlapModel:
             raise InputError("error", f"{self.error:g}", "a share, >= 0")
 
     def on(self, workers: int) -> "OverlapModel":
-        """The model for another number of workers: startup and bytes change (equation 4)."""
+        """The model for another number of workers in the ring (equation 4)."""
         return replace(self, workers=workers)
 
     def without_contention(self) -> "OverlapModel":
@@ -122,14 +126,14 @@ class OverlapModel:
         return replace(self, kept=1.0, taken=0.0, beside=self.alone, beside_latency_s=None)
 
     def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":
-        """The model with bandwidth and latency of the links scaled."""
+        """The model with the links' bandwidth and latency multiplied by these factors."""
         beside, alone = self.beside.times(bandwidth), self.alone.times(bandwidth)
         slower_s = self.beside_latency_s and self.beside_latency_s * latency
         return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency, beside_latency_s=slower_s)
 
     @property
     def usable(self) -> tuple[int, ...]:
-        """Threads with which both computation and communication make progress."""
+        """Fitted numbers of threads with which computation and communication progress."""
         return tuple(threads for threads in self.threads if self._moves(threads))
 
     def _moves(self, threads: int) -> bool:
@@ -167,29 +171,32 @@ class OverlapModel:
         """Seconds of computation beside communication (equation 5: g).
 
         Arguments:
-            alone_s: its seconds alone.
+            alone_s: seconds of the same computation without communication.
         """
         return alone_s / self.share(threads)
 
     def beside_s(self, size_bytes: float, threads: float) -> float:
-        """Seconds of an all-reduce that is beside computation all the time.
+        """Seconds of an all-reduce with computation beside it from start to end.
 
         Startup is included (equation 6: a + p).
         """
         return self.beside_startup_s + self.carried_bytes(size_bytes) / self.beside.at(threads)
 
     def alone_s(self, size_bytes: float, threads: float) -> float:
-        """Seconds of an all-reduce alone, startup included (a + q)."""
+        """Seconds of an all-reduce without computation, startup included (a + q)."""
         return self.startup_s + self.carried_bytes(size_bytes) / self.alone.at(threads)
 
     def carried_bytes(self, size_bytes: float) -> float:
-        """Bytes through each worker (equation 4: c-hat)."""
+        """Bytes that each worker sends in an all-reduce (equation 4: c-hat)."""
         return 2 * (self.workers - 1) / self.workers * size_bytes
 
     def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> OverlapStage:
-        """Parts of an all-reduce and computation that begin together, until both end.
+        """Parts of an all-reduce and a computation that begin together, until both end.
 
         Source: equations 8 to 11.
+
+        Arguments:
+            compute_s: seconds of the computation without communication.
         """
         if size_bytes == 0:
             return OverlapStage(0.0, compute_s, 0.0)
@@ -213,8 +220,8 @@ class OverlapModel:
             threads: for each bucket, its communication threads.
 
         Returns:
-            One more stage than buckets. Stage 0 is the computation of the first bucket, stage i the all-reduce of the
-                i-th until the next begins.
+            One more stage than buckets. Stage 0 is the computation of the first bucket. Stage i begins with the i-th
+                all-reduce and ends when the next one begins; the last one ends with its all-reduce.
         """
         if not len(sizes_bytes) == len(computes_s) == len(threads) > 0:
             found = f"{len(sizes_bytes)}, {len(computes_s)}, {len(threads)}"

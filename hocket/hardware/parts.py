@@ -11,7 +11,7 @@ from math import prod
 
 from hocket.hardware.cluster import Cluster, Node
 
-_MOST_MIXED = 4096  # combinations of components of several kinds; if there are more, only each whole kind, and all
+_MOST_MIXED = 4096  # if components of several kinds have more combinations, only each whole kind, and all, are tried
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ def whole(cluster: Cluster) -> Subcluster:
 
 
 def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
-    """All sub-clusters, fewest devices first; the last is the cluster itself."""
+    """All sub-clusters with their prices, fewest devices first.
+
+    The last one is the cluster itself.
+    """
     found: dict[tuple[object, ...], Cluster] = {}
     for level in range(len(cluster.levels)):
         for taken in _taken(cluster, level):
@@ -70,9 +73,15 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
 
 
 def _taken(cluster: Cluster, level: int) -> Iterator[tuple[int, ...]]:
-    """Yield combinations of components within one component of a level.
+    """Yield the combinations of components that a sub-cluster of one level may have.
 
-    A combination is given by the first device of each of its components, which are of the level below.
+    The components are inside one component of the level. Combinations of identical components count once.
+
+    Arguments:
+        level: index of the level that joins the components.
+
+    Yields:
+        The first device of each component of the combination.
     """
     below = prod(one.width for one in cluster.levels[:level])
     span = below * cluster.levels[level].width
@@ -113,9 +122,13 @@ def _of(cluster: Cluster, level: int, taken: tuple[int, ...]) -> Cluster:
 
 
 def _runs(cluster: Cluster, firsts: tuple[int, ...], below: int) -> Iterator[Node]:
-    """Yield the nodes of some runs of `below` devices each.
+    """Yield the nodes of some runs of neighbouring devices.
 
-    Equal neighbours are merged.
+    Equal neighbours are merged into one node.
+
+    Arguments:
+        firsts: first device of each run.
+        below: devices in each run.
     """
     each = (replace(cluster.node_of(d), devices=1) for first in firsts for d in range(first, first + below))
     for node, group in groupby(each):

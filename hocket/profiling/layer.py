@@ -71,7 +71,8 @@ class Layer:
         flops: floating-point operations of one forward.
         reductions: number of all-reduced tensors in the tensor-parallel group, in forward and backward.
         reduced_bytes: bytes of each all-reduced tensor.
-        gathers: number of all-gathers or reduce-scatters, in forward and backward. Each is half of an all-reduce.
+        gathers: number of all-gathers and reduce-scatters, in forward and backward. Each moves half the bytes of an
+            all-reduce.
         gathered_bytes: bytes of each whole (unsharded) tensor. Communication time is not part of the layer's seconds.
         noise_s: half the interquartile range of forward_s + backward_s.
         notes: properties that planners act on or users read, such as "batch statistics" or "random".

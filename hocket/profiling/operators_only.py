@@ -22,10 +22,10 @@ class LayerOperators:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A job that was captured without computing.
+    """A job's layers, bytes and operators, found without computing.
 
     Attributes:
-        profile: the profile without seconds and device type.
+        profile: the profile, with seconds of 0 and the device type "any".
         work: operators by microbatch size, then by layer.
         step: operators of one optimizer step for all parameters.
         parameters: number of parameter tensors.

@@ -193,6 +193,7 @@ class ModelProfile:
         """Refuse sharding among replicas that the job's optimizer does not allow.
 
         Arguments:
+            place: place of the setting, for the error.
             shard: "none", "optimizer" or "full".
 
         Raises:
@@ -229,9 +230,12 @@ class ModelProfile:
         return replace(self, layers=tuple(layers))
 
     def compiling(self, layers: Iterable[int]) -> "ModelProfile":
-        """Return the profile with the given layers compiled.
+        """Return the profile with some layers compiled by torch.compile.
 
         The costs do not change if the effect of torch.compile was not measured.
+
+        Arguments:
+            layers: indices of the layers.
         """
         known, found = self.compiled, list(self.layers)
         for k in layers if known is not None else ():
@@ -245,8 +249,9 @@ class ModelProfile:
     def column(self, name: str, microbatch_size: float) -> np.ndarray:
         """Return one cost of every layer at one microbatch size.
 
-        Values are interpolated linearly between measured sizes. Outside the measured range they are extrapolated from the
-        two nearest sizes and never fall below zero. With a single measured size, values are proportional to the size.
+        Values are interpolated linearly between measured sizes. Outside the measured range they are extrapolated from
+        the two nearest sizes. Above the range they never fall below zero, and below it never below a value in
+        proportion to the size. With a single measured size, values are proportional to the size.
 
         Arguments:
             name: name of a `Layer` attribute.
@@ -268,7 +273,7 @@ class ModelProfile:
         return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
 
     def deviation_s(self, microbatch_size: float) -> tuple[float, float]:
-        """Return the standard deviations of the undivided forward and backward.
+        """Standard deviations of the whole model's forward and backward time.
 
         Variances are interpolated between sizes. The values are in seconds, and 0 if unknown.
         """
@@ -319,6 +324,9 @@ class ModelProfile:
         """Return the bytes of the parameters of some layers of one stage.
 
         A layer adds nothing if earlier layers already hold all of its parameters.
+
+        Arguments:
+            layers: indices of the layers, ascending.
         """
         seen: set[str] = set()
         total = 0.0

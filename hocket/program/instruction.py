@@ -1,5 +1,7 @@
 """Instruction and Value: the building blocks of a program.
 
+A lane is a queue of instructions of one device, which run one after the other: compute, sends to one peer, and so on.
+
 Rules of this file: an instruction names every value that it reads, writes and frees. A value is written once (static
 single assignment), so that readiness, memory, weight versions and deadlock follow from the names alone. No costs here.
 """
@@ -12,8 +14,8 @@ from typing import NamedTuple
 class Kind(StrEnum):
     """Kinds of instructions.
 
-    A new kind needs a good reason. `norm` had one: it is the only computation between the sums of gradients and the
-    step, where the norm over all stages must be known.
+    A new kind needs a good reason. `norm` had one: between the sums of gradients and the step, the norm over all
+    stages must be computed.
     """
 
     LOAD = "load"
@@ -32,27 +34,30 @@ class Kind(StrEnum):
 
 
 class ValueKind(StrEnum):
-    """Kind of a value. The comments define `index` and `part` of each kind."""
+    """Kind of a value.
 
-    INPUT = "in"  # tensors of the batch itself: microbatch, -
-    ACTIVATION = "act"  # all tensors from stage to stage `part`: microbatch, target stage
+    Each comment says what the value is, and after the colon what its `index` and its `part` are (-: it has no part).
+    """
+
+    INPUT = "in"  # tensors of the batch that the stage reads: microbatch, -
+    ACTIVATION = "act"  # all tensors sent from the stage to another: microbatch, target stage
     GRADIENT = "grad"  # the gradients of that activation: microbatch, target stage
     STASH = "stash"  # tensors that autograd saves for the backward: microbatch, -
     WEIGHTS = "w"  # weights after `index` updates: version, -
     ACCUMULATOR = "dw"  # weight gradients summed up to and including this microbatch: microbatch, bucket
     REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket
-    PART = "part"  # this device's part of such a sum, in separate memory: update, bucket
+    PART = "part"  # this device's shard of a REDUCED sum, in separate memory: update, bucket
     OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
     SQUARES = "sq"  # sum of the squares of this device's share of one update's gradients: update, -
-    NORM = "norm"  # the same sum over all devices: update, -
-    SHARD = "shard"  # the shard of the weights after `index` updates that this device's step writes: version, -
+    NORM = "norm"  # sum of SQUARES over all devices: update, -
+    SHARD = "shard"  # this device's shard of the weights after `index` updates, written by its step: version, -
     ENDED = "end"  # signal to the other wave: a forward (part 0) or backward (part 1) is over: microbatch, part
     LENT = "lent"  # weight gradients that a step has used, for the next step of the other wave: update, bucket
     GATHERED = "full"  # whole weights for one round of the replicas: first microbatch, 0 (forwards) or 1 (backwards)
     MARK = "mark"  # completion marker of an instruction, without bytes: the period's first microbatch, a serial number
 
 
-# Values whose index counts updates; the index of all others counts microbatches.
+# Kinds of values with an index that counts updates. The index of all others counts microbatches.
 COUNTS_UPDATES = frozenset(
     {
         ValueKind.WEIGHTS,
@@ -75,10 +80,15 @@ UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
 class Value(NamedTuple):
-    """A value on the device (or its host) of the instruction that names it.
+    """Name of a value on the device (or the host) of the instruction that names it.
 
-    `copy` numbers the copies of a value that is swapped. Copy 0 is the one that its writer made on the device. Odd
-    copies are on the host, all other even copies on the device. Each copy is written once.
+    Attributes:
+        what: kind of the value.
+        stage: stage that the value belongs to; for ACTIVATION and GRADIENT, the source stage of the stage boundary.
+        index: microbatch, update or weight version (see ValueKind).
+        part: target stage, gradient bucket or other number (see ValueKind); -1 for none.
+        copy: number of the copy of a swapped value. Copy 0 is the one that the value's writer made on the device. Odd
+            copies are on the host, all other even copies on the device. Each copy is written once.
     """
 
     what: ValueKind
@@ -129,44 +139,55 @@ _SEND = "send>"
 
 
 def compute_lane(wave: int) -> str:
-    """Lane of one wave's compute instructions on each of its devices.
+    """Name of the lane of a wave's compute instructions on each of its devices.
 
     A compute lane is a thread; on a GPU it is a stream.
+
+    Arguments:
+        wave: number of the wave (strategies/schedules/tick_tock.py); 0 without waves.
     """
     return f"{COMPUTE}.{wave}" if wave else COMPUTE
 
 
 def computes(lane: str) -> bool:
-    """True if the lane is a compute lane."""
+    """True if this is the name of a compute lane."""
     return lane.startswith(COMPUTE)
 
 
 def send_lane(peer: int) -> str:
-    """Lane of all sends to one peer.
+    """Name of the lane of all sends to one peer.
 
     Lanes are part of the semantics: with one network lane for the whole device, 1F1B would deadlock.
+
+    Arguments:
+        peer: the receiving device.
     """
     return f"{_SEND}{peer}"
 
 
 def sends(lane: str) -> bool:
-    """True if the lane is the lane of sends to a peer."""
+    """True if this is the name of a lane of sends."""
     return lane.startswith(_SEND)
 
 
 def receive_lane(peer: int) -> str:
-    """Lane for everything received from one peer."""
+    """Name of the lane of all receives from one peer.
+
+    Arguments:
+        peer: the sending device.
+    """
     return f"{RECEIVE}<{peer}"
 
 
 def group_lane(what: str, group: tuple[int, ...]) -> str:
-    """Lane of the collectives of one group.
+    """Name of the lane of a group's collectives.
 
     Each group has its own lane, so no two groups can wait for each other.
 
     Arguments:
-        what: REDUCE or GATHER. These are two lanes, because ranks may have their steps at different places among their
-            sums.
+        what: REDUCE or GATHER. These are two lanes, because the steps between sums and gathers may stand at different
+            places on different ranks.
+        group: devices of the group, ascending.
     """
     return f"{what}@{','.join(str(d) for d in group)}"
 
@@ -178,14 +199,14 @@ class Instruction:
     Attributes:
         kind: the operation.
         stage: the stage that it works for. For a send or receive: the stage of the value, which is the source stage of
-            the border, also for gradients.
-        index: the microbatch. For norm, step, all_reduce and reduce_scatter: the update. For an all_gather that makes a
-            version of the weights: the version. For a swap or drop: the index of the first value that it reads.
+            the stage boundary, also for gradients.
+        index: the microbatch. For norm, step, all_reduce and reduce_scatter: the update. For an all_gather that makes
+            a version of the weights: the version. For a swap or drop: the index of the first value that it reads.
         device, lane: where it runs. Instructions of one lane run one after the other.
         reads, writes, frees: values on this device. `frees` is a subset of `reads` (drop: all of them).
         peer: the other device of a send or receive, else -1.
         group: the devices of a collective, ascending, else empty.
-        again: True for the forward that recomputes a stash.
+        again: True for the forward that recomputes the saved activations.
     """
 
     kind: Kind

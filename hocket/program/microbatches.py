@@ -1,8 +1,9 @@
 """Microbatches: the samples of each microbatch of a batch.
 
 Rules of this file: samples stay whole, and each is in exactly one microbatch. If microbatches run one by one, all have
-the full size and the last one has the rest. If several run together (StageShape.merged), they are as equal as whole
-samples allow, and so are the bundles: if a batch has g bundles, none has more than ceil(batch / g) samples.
+the full size and the last one has the rest. If several run as one (`StageShape.merged`), all microbatches are as equal
+as whole samples allow, and so are the merged ones: if a batch runs in g groups of merged microbatches, no group has
+more than ceil(batch / g) samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,8 +21,8 @@ class Microbatches:
 
     Attributes:
         batch_size: samples of a batch.
-        size: samples of the largest microbatch.
-        count: microbatches of a batch.
+        size: maximum samples of a microbatch.
+        count: number of microbatches of a batch.
         even: True if the microbatches are as equal as they can be.
     """
 
@@ -38,6 +39,9 @@ class Microbatches:
     @classmethod
     def bundled(cls, batch_size: int, size: int, widths: Iterable[int]) -> "Microbatches":
         """Make microbatches of at most `size` samples, in a number that `widths` divide.
+
+        Arguments:
+            widths: numbers that must divide the number of microbatches, such as the replicas of each stage.
 
         Raises:
             InputError: there would be microbatches without a sample. The message says which batch or size would do.
@@ -58,22 +62,31 @@ class Microbatches:
         return cls(batch_size, size, count, even=True)
 
     def start(self, microbatch: int) -> int:
-        """Samples of the run before a microbatch."""
+        """Number of samples of the run before a microbatch.
+
+        Arguments:
+            microbatch: number of the microbatch, counted across batches.
+        """
         batch, within = divmod(microbatch, self.count)
         before = -(-within * self.batch_size // self.count) if self.even else within * self.size
         return batch * self.batch_size + before
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of `merged` microbatches from it on."""
+        """Number of samples of a microbatch, or of several microbatches that run as one.
+
+        Arguments:
+            microbatch: number of the first microbatch.
+            merged: number of consecutive microbatches.
+        """
         return self.start(microbatch + merged) - self.start(microbatch)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Samples of each microbatch of a batch."""
+        """Number of samples of each microbatch of a batch."""
         return tuple(self.samples(m) for m in range(self.count))
 
 
 def _spoken(numbers: Sequence[int]) -> str:
-    """Numbers as text, such as "2, 3 and 4"."""
+    """Write numbers as text, such as "2, 3 and 4"."""
     *first, last = map(str, numbers)
     return f"{', '.join(first)} and {last}" if first else last

@@ -3,9 +3,9 @@
 Rules of this file: simulator, engines, builder and `check` all ask here, and nobody else decides.
 
 1. An instruction may start when everything before it in its lane has finished and all values that it reads exist.
-2. The values that it writes exist when it finishes. Exception: an accumulator bucket exists as soon as its backward has
-   produced the bucket's last gradient, so that an all-reduce overlaps with the rest of that backward. Buckets appear in
-   the order of their numbers.
+2. The values that it writes exist when it finishes. Exception: an accumulator bucket exists as soon as its backward
+   has produced the bucket's last gradient, so that an all-reduce overlaps with the rest of that backward. Buckets
+   appear in the order of their numbers.
 3. A send completes only with its receive (rendezvous). The k-th send of a lane meets the k-th receive of the peer's
    lane. A send that the sender copies itself (`Cluster.sender_copies`) is over, if its receive is posted, before the
    next instruction of the compute lane begins.
@@ -16,6 +16,10 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    freed one (see `heir_of`) uses its memory. Copies on the host use no device memory.
 6. A receive, or a gather of weights for one round, is posted as soon as fewer messages of its lane than the lane's
    window are posted and not consumed (see receive_window.py). From then on it has its memory. It can start no earlier.
+
+In this file, `stages` are all stages of the program, and `stage` is the number of one of them. A round is one turn of
+all replicas of a stage. Waves are two replicas of the whole model on the same devices, as stages 0 and 1
+(strategies/schedules/tick_tock.py).
 """
 
 from collections.abc import Iterator
@@ -29,7 +33,7 @@ Stages = tuple[StageShape, ...]
 
 
 def waves(rule: Rule) -> bool:
-    """True if stages are waves that take turns.
+    """True if the stages are waves: model replicas in turn on the same devices.
 
     Source: Wang et al., Wavelet (MLSys 2021), section 3.2.
     """
@@ -37,9 +41,13 @@ def waves(rule: Rule) -> bool:
 
 
 def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
-    """Signal that the forward of a wave waits for.
+    """Signal of the other wave that a forward of a wave waits for.
 
-    It marks the end of the other wave's previous forward (or backward, see `_awaited`) on the same device.
+    The signal (ENDED) marks the end of the other wave's previous forward on the same device. A backward waits for the
+    backward of the same microbatch of the other wave (see `_awaited`).
+
+    Arguments:
+        stage: number of the wave.
 
     Returns:
         None if the forward waits for no signal.
@@ -59,10 +67,10 @@ def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int)
     """Signal of the other wave that a forward or backward waits for.
 
     Arguments:
-        part: 0 for a forward, 1 for a backward.
+        part: 0 for a forward, 1 for a backward or a recomputation.
 
     Returns:
-        The empty tuple without waves, or if there is nothing to wait for.
+        The signal in a tuple; empty without waves, or if there is nothing to wait for.
     """
     if not _takes_turns(stages, rule, stage, part):
         return ()
@@ -71,10 +79,13 @@ def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int)
 
 
 def _signals(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
-    """Signals for the end of a forward and its recomputation, or of a backward.
+    """Signal of a wave that its forward or backward has ended, in a tuple.
 
     Arguments:
         part: 0 for a forward and its recomputation, 1 for a backward.
+
+    Returns:
+        The empty tuple without waves, or if the other wave does not wait for it.
     """
     return (Value(ValueKind.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
 
@@ -84,7 +95,7 @@ def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
 
 
 def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
-    """Gradients that a wave's step keeps for the next step of the other wave.
+    """Gradient buckets that a wave's step keeps for the next step of the other wave.
 
     Returns:
         The empty tuple without waves.
@@ -93,9 +104,12 @@ def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ..
 
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
-    """Signals and gradients of the second wave that no one reads at the end of a run.
+    """Signals and gradients of the second wave that nothing reads at the end of a run.
 
-    They are there after the last microbatch. In a longer run, the first wave would read them.
+    In a longer run, the first wave would read them.
+
+    Arguments:
+        microbatch: the last microbatch of the run.
     """
     signals = (value for part in (0, 1) for value in _signals(stages, rule, 1, microbatch, part))
     return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
@@ -104,7 +118,10 @@ def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
 def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
     """Weights that a forward or backward reads.
 
-    The value is a version, or the weights that were gathered for the round (ZeRO-3).
+    The value is a weight version, or the weights that were gathered for the round (ZeRO-3).
+
+    Arguments:
+        backward: True for a backward and its recomputed forward.
     """
     if stages[stage].gathers:
         return Value(ValueKind.GATHERED, stage, first_of_round(stages, stage, microbatch), int(backward))
@@ -113,29 +130,36 @@ def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backwar
 
 
 def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
-    """First of the microbatches that a stage's replicas run side by side."""
+    """First of the microbatches that a stage's replicas run in the same round."""
     return microbatch - microbatch % stages[stage].round
 
 
 def piece(stages: Stages, source: int, target: int) -> int:
-    """Microbatches in one activation or gradient on a border.
+    """Number of microbatches in one message between two stages.
 
-    The number divides the bundles of both stages, so no message mixes the samples of two bundles.
+    Stages may run several microbatches as one (`StageShape.merged`). The number divides the merged microbatches of
+    both stages, so no message mixes samples of two forwards or two backwards.
     """
     return gcd(stages[source].merged, stages[target].merged)
 
 
 def pieces(stages: Stages, what: ValueKind, source: int, target: int, stage: int, microbatch: int) -> Iterator[Value]:
-    """Activations or gradients of a border that belong to one bundle of a stage.
+    """Messages between two stages that belong to one forward or backward of a stage.
 
-    The stage is the source or the target of the border.
+    A forward or backward of merged microbatches may read or write several messages.
+
+    Arguments:
+        what: ACTIVATION or GRADIENT.
+        source, target: stages at the stage boundary, in the direction of activations.
+        stage: the stage with the forward or backward: the source or the target.
+        microbatch: first microbatch of the forward or backward.
     """
     step = piece(stages, source, target)
     return (Value(what, source, m, target) for m in range(microbatch, microbatch + stages[stage].merged, step))
 
 
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
-    """Batch tensors and activations that a forward reads.
+    """Tensors of the batch, and activations, that a forward reads.
 
     They are kept until the backward ends.
     """
@@ -146,9 +170,12 @@ def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
 
 
 def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> range:
-    """Microbatches of one update that one replica runs, ascending.
+    """Microbatches of an update that one replica runs, ascending.
 
-    Bundles count by their first microbatch.
+    Of merged microbatches, only the first is listed.
+
+    Arguments:
+        device: device of the replica.
     """
     whole, shape = rule.microbatches(stage, update), stages[stage]
     turn = shape.devices.index(device) - whole.start // shape.merged
@@ -156,10 +183,12 @@ def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device
 
 
 def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:
-    """Microbatch with the accumulator that this microbatch continues.
+    """Microbatch that the replica ran before this one for the same update.
+
+    The backward of a microbatch adds to the gradient accumulator of the previous one.
 
     Returns:
-        None for the first microbatch of an update on its replica.
+        None for the replica's first microbatch of an update.
     """
     before = microbatch - stages[stage].round
     first = rule.microbatches(stage, rule.update(stage, microbatch)).start
@@ -167,7 +196,7 @@ def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) 
 
 
 def last_in_update(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> int | None:
-    """Last microbatch of one update that one replica runs.
+    """Last microbatch of an update that the replica on a device runs.
 
     Returns:
         None if the replica runs no microbatch of the update.
@@ -177,17 +206,20 @@ def last_in_update(stages: Stages, rule: Rule, stage: int, update: int, device: 
 
 
 def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
-    """Accumulator buckets that a backward writes."""
+    """Gradient accumulators, one for each bucket, that a backward writes."""
     return tuple(Value(ValueKind.ACCUMULATOR, stage, microbatch, b) for b in range(stages[stage].buckets))
 
 
 def forward_values(
     stages: Stages, rule: Rule, stage: int, microbatch: int, again: bool
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a forward reads and writes.
+    """Values that a forward reads, and values that it writes.
 
-    With waves, a recomputed forward waits until the other wave's stash is gone. Then it signals that this microbatch
-    draws no more random numbers; the other wave's next forward waits for that signal.
+    With waves, a recomputed forward waits until the other wave's saved activations are gone. Then it signals that this
+    microbatch draws no more random numbers; the other wave's next forward waits for that signal.
+
+    Arguments:
+        again: True for a forward that recomputes saved activations before the backward.
     """
     shape = stages[stage]
     reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
@@ -203,7 +235,7 @@ def forward_values(
 def backward_values(
     stages: Stages, rule: Rule, stage: int, microbatch: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a backward reads and writes."""
+    """Values that a backward reads, and values that it writes."""
     shape = stages[stage]
     arriving = tuple(
         value
@@ -232,19 +264,23 @@ def backward_values(
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
     """Devices that sum one gradient bucket.
 
-    The group contains the replicas of the stage and of its tied stages. Devices of other columns take part as well, but
-    are not listed.
+    The group contains the replicas of the stage and of all stages that are tied to the bucket. Devices of the other
+    identical pipelines (`StageShape.columns`) take part as well, but are not listed.
     """
     tied = dict(stages[stage].tied).get(bucket, (stage,))
     return tuple(sorted({device for s in tied for device in stages[s].devices}))
 
 
 def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], ...]:
-    """All (stage, bucket) pairs with the weights of a bucket on the same devices.
+    """(stage, bucket) pairs on the same devices that share a bucket's tied weights.
 
-    The pairs are ascending and include this one. Each of these stages has separate weights, gradients and optimizer
-    state, and sums its gradients over devices by itself. Its step adds the gradients of all, so their weights stay
-    equal. Stages on different devices use one common all-reduce instead.
+    The pairs are ascending and include the given one. Each of these stages has separate weights, gradients and
+    optimizer state, and sums its gradients over devices by itself. Its step adds the gradients of all pairs, so their
+    weights stay equal.
+
+    Returns:
+        Only the given pair if the bucket is not tied, or if the stages are on different devices: these use one common
+            all-reduce instead.
     """
     tied = dict(stages[stage].tied).get(bucket)
     if tied is None or len({frozenset(stages[s].devices) for s in tied}) > 1:
@@ -255,24 +291,24 @@ def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], 
 
 
 def added(stages: Stages, value: Value) -> bool:
-    """True if the steps of several stages of a device read these gradients."""
+    """True if the steps of several stages on one device read these gradients."""
     return (
         value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED) and len(together(stages, value.stage, value.part)) > 1
     )
 
 
 def summed(stages: Stages, stage: int, bucket: int) -> bool:
-    """True if the gradients of a bucket are summed over devices."""
+    """True if the gradients of a bucket are summed over several devices."""
     return stages[stage].columns > 1 or len(reduce_group(stages, stage, bucket)) > 1
 
 
 def stages_on(stages: Stages, device: int) -> list[int]:
-    """Stages on a device, ascending."""
+    """Numbers of the stages on a device, ascending."""
     return [s for s, shape in enumerate(stages) if device in shape.devices]
 
 
 def norms(stages: Stages, rule: Rule) -> bool:
-    """True if the norm of all gradients is an instruction.
+    """True if the norm of all gradients is a separate instruction.
 
     The step of a wave has all gradients and computes the norm itself.
     """
@@ -280,19 +316,19 @@ def norms(stages: Stages, rule: Rule) -> bool:
 
 
 def norm_group(stages: Stages) -> tuple[int, ...]:
-    """Devices that sum their squared gradients: all devices of the program."""
+    """Devices that sum the squares of their gradients: all devices of the program."""
     return tuple(sorted({device for shape in stages for device in shape.devices}))
 
 
 def norm_summed(stages: Stages) -> bool:
-    """True if squared gradients are summed over devices."""
+    """True if the squares of gradients are summed over several devices."""
     return len(norm_group(stages)) > 1 or stages[0].columns > 1
 
 
 def norm_of(stages: Stages, update: int, device: int) -> Value:
     """Value of the gradient norm that the steps of an update read on a device.
 
-    It is named after the first stage on the device.
+    The value belongs to the first stage on the device.
     """
     what = ValueKind.NORM if norm_summed(stages) else ValueKind.SQUARES
     return Value(what, stages_on(stages, device)[0], update)
@@ -301,7 +337,7 @@ def norm_of(stages: Stages, update: int, device: int) -> Value:
 def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[Value]:
     """Final weight gradients of one update of a stage, on the replica of a device.
 
-    They are ordered by bucket. Gradients of other stages that are added to them are included.
+    The gradients are ordered by bucket. Gradients of tied stages on the same devices are included (see `together`).
     """
     found = []
     for own in range(stages[stage].buckets):
@@ -317,16 +353,16 @@ def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: in
 def norm_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a norm instruction reads and writes.
+    """Values that a norm instruction reads, and values that it writes.
 
-    It reads the gradients of all stages on its device. It is named after the first of these stages.
+    The instruction reads the gradients of all stages on its device, and belongs to the first of these stages.
     """
     reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
     return tuple(dict.fromkeys(reads)), (Value(ValueKind.SQUARES, stage, update),)
 
 
 def scattered(stages: Stages, stage: int, bucket: int) -> bool:
-    """True if each replica gets only its part of a bucket's sum (reduce-scatter).
+    """True if each replica gets only its shard of a bucket's sum (reduce-scatter).
 
     Weights that several stages share are whole on every replica.
     """
@@ -334,9 +370,9 @@ def scattered(stages: Stages, stage: int, bucket: int) -> bool:
 
 
 def sum_of(stages: Stages, stage: int, bucket: int) -> ValueKind:
-    """Kind of the value of a bucket's sum over devices.
+    """Kind of value that holds a bucket's sum over devices: REDUCED or PART.
 
-    The sum is a separate part if the weights are not kept whole.
+    The kind is PART, in separate memory, if each replica gets its shard and keeps only a shard of the weights.
     """
     return ValueKind.PART if stages[stage].gathers and scattered(stages, stage, bucket) else ValueKind.REDUCED
 
@@ -344,7 +380,7 @@ def sum_of(stages: Stages, stage: int, bucket: int) -> ValueKind:
 def step_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a step reads and writes."""
+    """Values that an optimizer step reads, and values that it writes."""
     reads = gradients_of(stages, rule, stage, update, device)
     if norms(stages, rule):
         reads.append(norm_of(stages, update, device))
@@ -361,10 +397,9 @@ def step_values(
 def gather_values(
     stages: Stages, rule: Rule, stage: int, index: int, part: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Values that a gather reads and writes.
+    """Values that an all-gather of weights reads, and values that it writes.
 
-    It either makes a new version of the weights and frees the shard, or makes the weights for one round and keeps the
-    shard.
+    The all-gather either makes a new version of the weights from shards, or the whole weights for one round (ZeRO-3).
 
     Arguments:
         index: the version, or the round's first microbatch.
@@ -380,7 +415,7 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
     """Values that an instruction must read and write, by its kind, stage and index.
 
     Returns:
-        None if the kind leaves them open.
+        (reads, writes); None for kinds that are checked elsewhere, such as transfers, collectives and swaps.
     """
     stages, rule = program.stages, program.rule
     stage, index = instruction.stage, instruction.index
@@ -399,15 +434,16 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
 
 
 def early_writes(instruction: Instruction) -> tuple[Value, ...]:
-    """Values that exist before the instruction finishes (rule 2).
+    """Values that exist before the instruction finishes (rule 2 of this file).
 
-    They are in the order in which they appear.
+    The values are in the order in which they appear.
     """
     if instruction.kind is not Kind.BACKWARD:
         return ()
     return tuple(v for v in instruction.writes if v.what is ValueKind.ACCUMULATOR)
 
 
+# For each kind of written value: kinds of freed values with memory that it can reuse.
 _HEIRS = {
     ValueKind.WEIGHTS: (ValueKind.WEIGHTS, ValueKind.SHARD),
     ValueKind.SHARD: (ValueKind.WEIGHTS, ValueKind.SHARD),
@@ -420,7 +456,9 @@ _HEIRS = {
 
 
 def heir_of(instruction: Instruction, written: Value) -> Value | None:
-    """Freed value with the memory that a written value takes over in place (rule 5).
+    """Value that an instruction frees, and that gives its memory to a written value.
+
+    See rule 5 of this file.
 
     Returns:
         None if the written value has separate memory.

@@ -1,5 +1,6 @@
 """Program: instructions by device and lane, as prologue, period and epilogue.
 
+A run is the prologue (warm-up), any number of repetitions of the period (steady state), and the epilogue (cool-down).
 Asynchronous schedules have no other finite form. In repetition r of the period, every index that counts microbatches
 has moved on by r * `stride`, and every index that counts updates by r * stride // rule.batch[stage]. The epilogue is
 written as if it followed zero repetitions, and moves on in the same way.
@@ -13,10 +14,10 @@ from types import MappingProxyType
 from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, ValueKind, compute_lane
 from hocket.program.rule import Rule
 
-Lane = tuple[int, str]
+Lane = tuple[int, str]  # device, name of the lane
 Lanes = Mapping[Lane, tuple[Instruction, ...]]
 SHARDS = ("none", "optimizer", "full")
-"""State of a stage that is sharded over its replicas.
+"""State that the replicas of a stage shard among them.
 
 - none: every replica has everything.
 - optimizer: optimizer state and the step (ZeRO-1).
@@ -25,7 +26,7 @@ SHARDS = ("none", "optimizer", "full")
 
 
 def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
-    """Replica that runs a microbatch: replicas take turns, one bundle each.
+    """Device that runs a microbatch: replicas take turns of `merged` microbatches.
 
     Source: 1F1B-RR (Narayanan's dissertation, section 2.4.2).
     """
@@ -33,9 +34,9 @@ def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
 
 
 MAX_THREADS = 4096
-"""Maximum number of communication threads of a bucket; no device gives more to communication."""
+"""Maximum number of communication threads of a gradient bucket."""
 MAX_CPU_THREADS = 16
-"""Maximum on a CPU, where each communication thread needs a process group with separate connections."""
+"""Maximum number on a CPU, where each thread needs a process group of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,24 @@ class StageShape:
     """Facts about one stage that a program needs, without layers, bytes and seconds.
 
     Attributes:
-        devices: the replicas, which take turns (see `replica`).
+        devices: devices of the replicas, which take turns (see `replica`).
         sources: stages that send activations to this stage, ascending.
         targets: stages that read this stage's activations, ascending.
         gradients: the `sources` to which a gradient flows back.
         batch: True if the stage reads tensors of the batch itself.
-        buckets: number of gradient buckets, in the order in which a backward finishes them (last layers first).
-        tied: for some buckets, all stages (including this one) that share their weights. Gradients of such buckets are
-            summed over these stages.
-        recompute: True if the stash is recomputed before the backward.
-        columns: number of identical pipelines side by side, each with separate microbatches. The program is one of
-            them; gradients are summed over all.
+        buckets: number of gradient buckets, which are numbered as a backward finishes them (last layers first).
+        tied: (bucket, stages) for each bucket of tied weights; the stages are all that share them, including this one.
+            Gradients of such buckets are summed over these stages.
+        recompute: True if saved activations are recomputed before the backward.
+        columns: number of identical pipelines side by side (data parallelism), each with separate microbatches. The
+            program is one of them; gradients are summed over all.
         clips: True if a step first reads the norm of the gradients of all stages. Equal for all stages.
         weighted: True if a step divides by the sum of the loss weights of its update, which is computed with the norm.
             Equal for all stages.
         shard: one of SHARDS.
-        merged: microbatches in a bundle, which one forward or backward runs together. A bundle begins at a multiple of
-            this number.
-        threads: for each bucket, the number of threads of its all-reduce; () for the library's default.
-        wave: the replica of the model that the stage belongs to, if several take turns on the same devices
+        merged: microbatches that one forward or backward runs as one. The first of them is a multiple of this number.
+        threads: for each bucket, the communication threads of its all-reduce; () for the library's default.
+        wave: number of the model replica that the stage belongs to, if several take turns on the same devices
             (strategies/schedules/tick_tock.py).
         overlaps: True if a wave's backwards need not wait for the other wave's backwards. Forwards always wait.
     """
@@ -85,7 +85,7 @@ class StageShape:
 
     @property
     def lane(self) -> str:
-        """Lane of the stage's compute instructions."""
+        """Name of the lane of the stage's compute instructions."""
         return compute_lane(self.wave)
 
     @property
@@ -107,12 +107,12 @@ class StageShape:
         return self.sharded and self.shard == "full"
 
     def device(self, microbatch: int) -> int:
-        """The replica that runs a microbatch."""
+        """Device of the replica that runs a microbatch."""
         return replica(self.devices, microbatch, self.merged)
 
     @property
     def round(self) -> int:
-        """Microbatches after which it is the first replica's turn again."""
+        """Number of microbatches in one turn of all replicas."""
         return len(self.devices) * self.merged
 
     def threads_of(self, value: Value) -> int:
@@ -120,7 +120,7 @@ class StageShape:
         return self.threads[value.part] if self.threads and value.what is ValueKind.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
-        """First microbatch of a microbatch's bundle. It gives the bundle its number."""
+        """First of the microbatches that run as one with a microbatch (see `merged`)."""
         return microbatch - microbatch % self.merged
 
 
@@ -133,8 +133,8 @@ class Program:
     Attributes:
         name: the strategy's name and configuration, for people.
         stages, rule: the structure that `check` proves the instructions against.
-        stride: microbatches admitted in one period.
-        admitted: microbatches admitted outside of the period, in prologue and epilogue.
+        stride: number of microbatches that enter the pipeline in one period.
+        admitted: number of microbatches that enter the pipeline outside of the period, for prologue and epilogue.
         prologue, period, epilogue: instructions by (device, lane).
         swaps: True if everything that a device keeps between periods is on its host, as copies ~1
             (program/passes/swapping/insert.py).
@@ -162,15 +162,15 @@ class Program:
         return tuple(sorted(found, key=lambda lane: (lane[0], lane[1] != "compute", lane[1])))
 
     def microbatches(self, repeats: int) -> int:
-        """Microbatches trained on in prologue, `repeats` periods and epilogue."""
+        """Number of microbatches of a run with `repeats` repetitions of the period."""
         return self.admitted + repeats * self.stride
 
     def updates(self, stage: int, repeats: int) -> int:
-        """Updates of one stage's weights in prologue, `repeats` periods and epilogue."""
+        """Number of updates of a stage in a run with `repeats` repetitions of the period."""
         return self.microbatches(repeats) // self.rule.batch[stage]
 
     def unrolled(self, repeats: int) -> dict[Lane, list[Instruction]]:
-        """Instructions of every lane: prologue, `repeats` periods, epilogue."""
+        """Instructions of every lane in a run with `repeats` repetitions of the period."""
         whole: dict[Lane, list[Instruction]] = {lane: list(self.prologue.get(lane, ())) for lane in self.lanes}
         for r in range(repeats):
             for lane, part in self.period.items():
@@ -180,7 +180,7 @@ class Program:
         return whole
 
     def shifted(self, instruction: Instruction, repeats: int) -> Instruction:
-        """The instruction, moved on by some repetitions of the period."""
+        """The instruction as it is after `repeats` repetitions of the period."""
         if repeats == 0:
             return instruction
         i, by, move = instruction, repeats * self.stride, self._moved
@@ -204,19 +204,19 @@ class Program:
         return Value(value.what, value.stage, value.index + by, value.part, value.copy)
 
     def moved(self, value: Value, repeats: int) -> Value:
-        """The value's name after some repetitions of the period."""
+        """Name of the value that takes this value's place after `repeats` periods."""
         return self._moved(value, repeats * self.stride)
 
     def initial(self, device: int) -> tuple[Value, ...]:
-        """Values on a device before the first instruction: version 0 of its state."""
+        """Values on a device before a run: version 0 of weights and optimizer state."""
         return tuple(self._kept(device, lambda stage: 0))
 
     def final(self, device: int, repeats: int) -> tuple[Value, ...]:
-        """Values on a device after the last instruction: its newest state."""
+        """Values on a device after a run: its newest weights and optimizer state."""
         return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
 
     def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
-        """Yield a device's state between segments of a run: weights, optimizer state."""
+        """Yield a device's weights and optimizer state in the given version of each stage."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
                 yield Value(
@@ -237,5 +237,5 @@ class Program:
 
 
 def freeze(lanes: Mapping[Lane, list[Instruction]]) -> Lanes:
-    """Return the lanes as an immutable mapping in a fixed order, without empty lanes."""
+    """Make the lanes an immutable mapping in a fixed order, without empty lanes."""
     return MappingProxyType({lane: tuple(lanes[lane]) for lane in sorted(lanes) if lanes[lane]})

@@ -20,14 +20,15 @@ class RankLayout:
     """Layers, devices, samples and memory limits of a program's stages.
 
     Attributes:
-        batches: samples of every microbatch.
+        batches: sizes of all microbatches.
         cuts: layers, devices and gradient buckets of each stage, as indices into the graph.
-        shapes: the same stages as the program sees them.
+        shapes: the same stages as the program describes them.
         compilers: for each stage, the backend of torch.compile; "" runs the stage eagerly.
-        tensor: ranks of a tensor-parallel group.
-        slices: True if each rank of a group sends a slice of a border tensor, which is gathered after the slow link.
+        tensor: tensor-parallel size.
+        slices: True if each rank of a tensor-parallel group sends a slice of a stage boundary's tensors, which the
+            receiving group then gathers.
         swap: settings of swapping; None if all values stay on their devices.
-        host_bytes: by device of the program, bytes of host memory that it may use. A missing device has no limit.
+        host_bytes: for each device, maximum bytes of host memory. A missing device has no limit.
         plan_digest: SHA-256 of the plan file's text.
         profile_digest: SHA-256 of the profile that the plan was made with.
     """
@@ -49,7 +50,7 @@ class RankLayout:
         return self.batches.batch_size
 
     def budgets(self, device: int) -> tuple[float, float]:
-        """Bytes that a device may hold, and bytes that its host may hold for it.
+        """Maximum bytes that a device may hold, and that its host may hold for it.
 
         A budget without a limit is infinite.
         """

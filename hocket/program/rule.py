@@ -5,12 +5,14 @@ single-process loop that applies it. One formula covers all kinds:
 
     version(stage, microbatch) = max(0, microbatch // batch[stage] - delay[stage])
 
-Kind `averaged` is for two waves that hold the same layers and run half of each batch in turn. A step uses the gradients
-of its own half and of the half before, which the other wave computed on its own weights.
+A weight version is the number of updates that the weights contain.
+
+Kind `averaged` is for two waves that hold the same layers and run half of each batch in turn. A step uses the
+gradients of its own half and of the half before, which the other wave computed on its own weights.
 
 Sources:
-- sync, stashed, vertical, delayed (2BW) and naive ("without weight stashing"): Narayanan's dissertation, sections 3.2.2
-  (sync), 2.4.3 (stashed, vertical, naive) and 3.2.1 (delayed).
+- sync, stashed, vertical, delayed (2BW) and naive ("without weight stashing"): Narayanan's dissertation, sections
+  3.2.2 (sync), 2.4.3 (stashed, vertical, naive) and 3.2.1 (delayed).
 - averaged: Wang et al., Wavelet (MLSys 2021), figure 9 and equation 1.
 """
 
@@ -25,7 +27,7 @@ KINDS = ("sync", "stashed", "vertical", "delayed", "naive", "averaged")
 
 @dataclass(frozen=True)
 class Rule:
-    """A declared update rule.
+    """Update rule that a strategy declares.
 
     Attributes:
         kind: one of KINDS.
@@ -69,9 +71,10 @@ class Rule:
         return microbatch // self.batch[stage]
 
     def microbatches(self, stage: int, update: int) -> range:
-        """Microbatches of a stage in one update.
+        """Numbers of the microbatches that a stage runs for one update.
 
-        The update applies their mean gradient; under `averaged`, together with the half before.
+        The update applies their mean gradient. Under `averaged`, this is averaged with the gradient of the half batch
+        before.
         """
         first, count = update * self.batch[stage], self.batch[stage]
         if self.kind == "averaged":
@@ -80,11 +83,11 @@ class Rule:
         return range(first, first + count)
 
     def takes(self, stage: int, microbatch: int) -> bool:
-        """True if a stage runs a microbatch. Each wave runs its own microbatches."""
+        """True if a stage runs a microbatch; under `averaged`, a wave runs only its half."""
         return self.kind != "averaged" or microbatch in self.microbatches(stage, self.update(stage, microbatch))
 
     def before(self, stage: int, update: int) -> tuple[int, int] | None:
-        """The previous (stage, update) under `averaged`: the two gradients are averaged.
+        """The (stage, update) that an update averages its gradient with (`averaged`).
 
         Returns:
             None under other rules, and for the first update.

@@ -44,7 +44,12 @@ class Feature(StrEnum):
 
 
 def _in_parts(who: str, instead: str) -> str:
-    """Return the reason why an optimizer that needs whole weights cannot step parts."""
+    """Return the reason why an optimizer that needs whole weights cannot step parts.
+
+    Arguments:
+        who: subject and verb of the sentence, such as "a device steps a part".
+        instead: setting that avoids the conflict, such as "shard: none".
+    """
     alone = "use an elementwise optimizer, such as SGD or Adam"
     return (
         f"{who} of a weight, but this optimizer's step of a part differs from its step of the whole weight; {alone}, "

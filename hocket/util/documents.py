@@ -28,6 +28,9 @@ def _too_long() -> str:
 def parse_json(text: bytes | str, place: str) -> Any:
     """Parse JSON as in RFC 8259: no NaN or Infinity, no duplicate key in an object.
 
+    Arguments:
+        place: file name, for errors.
+
     Raises:
         InputError: names the line of the first mistake and quotes it, if it can be located.
     """
@@ -107,7 +110,10 @@ def _odd_place(text: bytes | str, place: str) -> str:
 def parse_yaml(text: bytes | str, place: str) -> Any:
     """Parse YAML 1.2, plain data only.
 
-    No tags, no objects, no duplicate keys; aliases are bounded by the size of the file.
+    No tags, no objects, no duplicate keys. Aliases may not expand the document beyond the size of its text.
+
+    Arguments:
+        place: file name, for errors.
 
     Raises:
         InputError: names the line of the first mistake and quotes it, if it can be located.
@@ -140,10 +146,10 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
 
 
 def with_amounts(data: Any, place: str) -> Any:
-    """Convert sizes and rates with units to numbers, in place.
+    """Convert sizes and rates with units to bytes and bytes per second, in place.
 
-    Values (or lists of values) of keys that end in `_bytes` and `_bytes_per_s` are converted, such as 2GB and
-    11.5GiB/s.
+    Texts such as 2GB and 11.5GiB/s are converted if their key, or the key of the list that has them, ends in `_bytes`
+    or `_bytes_per_s`.
 
     Raises:
         InputError: such a value is a text without a valid unit.
@@ -165,7 +171,10 @@ def with_amounts(data: Any, place: str) -> Any:
 def _bound_aliases(data: Any, limit: int, place: str) -> None:
     """Refuse a document that YAML aliases expand beyond bounds.
 
-    Expanded, it may have at most as many nodes as its text has characters.
+    Expanded, it may have about as many nodes as its text has characters.
+
+    Arguments:
+        limit: characters of the text.
     """
     waiting, seen = [data], 0
     while waiting:
@@ -198,9 +207,10 @@ def write_yaml(data: Any) -> str:
 
 
 def seems(data: Any) -> str:
-    """Guess the kind of a document by its `format` or keys.
+    """Guess the kind of a parsed document by its `format` or keys.
 
-    For example "a cluster", "a profile" or "an empty file".
+    Returns:
+        Text for an error, such as "what seems to be a cluster", "a list" or "an empty file".
     """
     if data is None:
         return "an empty file"
@@ -226,10 +236,10 @@ def seems(data: Any) -> str:
 
 
 def seems_instead(text: bytes | str) -> str:
-    """Guess the kind of a document that is not JSON.
+    """Guess the kind of a document that was expected to be JSON and is not.
 
     Returns:
-        Text for one of Hocket's YAML files or for an empty file; "" if unknown.
+        Text for an error, as from `seems`, for one of Hocket's YAML files or for an empty file; "" if unknown.
     """
     if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake, which the caller reports
         return ""

@@ -17,8 +17,11 @@ _SIGNED = "SHA-256 of what follows:"
 def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a whole file; '.gz' files are decompressed.
 
-    More than `limit_bytes` (decompressed) is refused. An uncompressed file that is too large is refused before it is
-    read.
+    A file of more than `limit_bytes` (decompressed) is refused. An uncompressed file that is too large is refused
+    before it is read.
+
+    Raises:
+        InputError: the file cannot be read, or is too large.
     """
     path = Path(path)
     try:
@@ -39,7 +42,11 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a UTF-8 text file as `read_bytes` does, without a byte order mark."""
+    """Read a UTF-8 text file as `read_bytes` does, without a byte order mark.
+
+    Raises:
+        InputError: see `read_bytes`; or the text is not UTF-8.
+    """
     try:
         return read_bytes(path, limit_bytes).decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -47,19 +54,19 @@ def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def odd_byte(error: UnicodeDecodeError) -> str:
-    """Describe the byte that is not UTF-8, and its position."""
+    """Describe the first byte that is not UTF-8, and its position."""
     return f"byte {error.object[error.start]:#04x} at {error.start}"
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
     """Write a file atomically: temporary file, fsync, rename, fsync of the folder.
 
-    A symbolic link is kept, and its target is written. A device or a pipe cannot be replaced, so the content is written
-    directly into it.
+    A symbolic link is kept, and its target is written. A device or a pipe cannot be replaced, so the content is
+    written directly into it.
 
     Raises:
-        InputError: the file cannot be written (no such folder, no permission, disk full). An old file is unchanged, and
-            no temporary file is left.
+        InputError: the file cannot be written (no such folder, no permission, disk full). An old file is unchanged,
+            and no temporary file is left. If only the folder's fsync fails, the new file is in place.
     """
     raw = content.encode() if isinstance(content, str) else content
     target = place_to_write(path)
@@ -95,13 +102,13 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
 def place_to_write(path: str | Path) -> Path | None:
     """Return the regular file that writing to `path` creates or replaces.
 
-    Commands call it first, so that a wrong path is refused before minutes of work.
+    Commands call this first, so that a wrong path is refused before minutes of work.
 
     Returns:
         The file with links resolved; None for a device, a pipe or an open handle.
 
     Raises:
-        InputError: `path` is a folder, or its folder does not exist or is not writable.
+        InputError: `path` is a folder or invalid, or its folder does not exist or is not writable.
     """
     path = Path(path)
     try:
@@ -130,11 +137,11 @@ def check_replaced(path: str | Path, kind: str, mark: str) -> None:
     A mistyped option must not overwrite a job's source file.
 
     Arguments:
-        kind: name of the kind that may be replaced, for the message.
-        mark: text within the first 256 bytes of each such file.
+        kind: name of the file kind that may be replaced, for the message.
+        mark: text within the first 256 bytes of each file of that kind.
 
     Raises:
-        InputError: the file exists, is not empty, and lacks the mark.
+        InputError: the file exists, is not empty, and does not contain the mark.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size:
@@ -161,17 +168,21 @@ def check_output(path: str | Path, kind: str, mark: str) -> None:
 
 
 def signed(text: str, maker: str) -> str:
-    """Prepend a line with the text's maker and digest; it is a comment in YAML."""
+    """Prepend a line with the text's maker and digest; it is a comment in YAML.
+
+    Arguments:
+        maker: name of the program that wrote the text.
+    """
     return f"# by {maker}, {_SIGNED} {digest(text.encode())}\n{text}"
 
 
 def check_signed(path: str | Path, kind: str) -> None:
-    """Refuse to replace a text that is not signed, or was edited.
+    """Refuse to replace a file that `signed` did not make, or that was edited since.
 
     An edited file cannot be generated again.
 
     Arguments:
-        kind: name of the kind that may be replaced, for the message.
+        kind: name of the file kind that may be replaced, for the message.
 
     Raises:
         InputError: the file exists, is not empty, and is unsigned or edited.
@@ -187,8 +198,11 @@ def check_signed(path: str | Path, kind: str) -> None:
 def check_folder_to_write(path: str | Path, place: str) -> None:
     """Refuse a folder that is not writable or cannot be created.
 
+    Arguments:
+        place: place that the error names, such as an option.
+
     Raises:
-        InputError: at `place`.
+        InputError: the folder is not writable, or cannot be created.
     """
     whole = Path(path).absolute()
     there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))

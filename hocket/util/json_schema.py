@@ -35,7 +35,10 @@ def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
 
 
 def _with_units(field: dict[str, Any]) -> dict[str, Any]:
-    """Extend the schema of one or several numbers: texts with units are allowed."""
+    """Return a number's JSON Schema, extended to texts with units.
+
+    The number may also stand in a list or in a union.
+    """
     if "items" in field:
         return {**field, "items": _with_units(field["items"])}
     if field.get("type") in ("number", "integer"):

@@ -24,6 +24,9 @@ def names(package: str) -> tuple[str, ...]:
 def load(package: str, name: str, what: str) -> ModuleType:
     """Import one member by name.
 
+    Arguments:
+        what: place that the error names, such as "strategy".
+
     Raises:
         InputError: no member has this name; the message lists all members and suggests the nearest one.
     """

@@ -16,6 +16,11 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
 
     Unknown keys, wrong types and missing keys are refused.
 
+    Arguments:
+        kind: the dataclass.
+        data: dictionaries and lists, as a JSON or YAML parser returns them.
+        place: file name, for errors.
+
     Raises:
         InputError: names the path of the wrong key, the value found, the value expected and the nearest valid name.
     """
@@ -53,7 +58,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
         raise InputError(spot, error.found, error.expected, error.next_step) from None
 
 
-# Pydantic's kinds of mistake, in the words of somebody who writes a file.
+# What pydantic's types of error expect, in words for the author of a file.
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -70,16 +75,24 @@ _KINDS = {
 
 
 def _expected(kind: str, message: str) -> str:
-    """Describe the expected type; in pydantic's words if it is not in `_KINDS`."""
+    """Describe the expected type; in pydantic's words if it is not in `_KINDS`.
+
+    Arguments:
+        kind: pydantic's type of error, such as "int_type".
+        message: pydantic's message.
+    """
     spoken = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return _KINDS.get(kind.partition("_")[0], spoken)
 
 
 def _path_of(kind: Any, data: Any) -> list[str]:
-    """Find the innermost dataclass that refuses its values.
+    """Find the innermost dataclass in `data` that refuses its values.
+
+    Arguments:
+        kind: dataclass of the whole data.
 
     Returns:
-        Its path inside `data`: keys and indices.
+        Path of the values inside `data`: keys and indices; empty for `kind` itself.
     """
     from typing import get_type_hints
 
@@ -111,12 +124,13 @@ def _adapter(kind: Any) -> Any:
 
 
 def _numbers_alone(schema: Any) -> None:
-    """Require numbers to be numbers: true and texts such as "12" are refused.
+    """Change a pydantic schema, in place, to accept only numbers as numbers.
 
-    2.0 counts as a whole number. Keys are not changed, since they are always texts in JSON.
+    True and texts such as "12" are refused. 2.0 counts as a whole number. Keys are not changed, since they are always
+    texts in JSON.
 
-    Pydantic's strict mode is no alternative: it accepts a list for a tuple, and a mapping for a dataclass, only in JSON
-    text, and that takes twice as long (docs/explanation/design.md, "Libraries").
+    Pydantic's strict mode is no alternative: it accepts a list for a tuple, and a mapping for a dataclass, only in
+    JSON text, and that takes twice as long (docs/explanation/design.md, "Libraries").
     """
     from pydantic_core.core_schema import no_info_before_validator_function
 
@@ -147,9 +161,9 @@ def _no_text(value: Any) -> Any:
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
-    """Return the field names of the dataclass at `path` inside `kind`.
+    """Return the field names of the dataclass at `path` inside the type `kind`.
 
-    The annotations are followed as far as possible.
+    The annotations are followed as far as possible; empty without a dataclass there.
     """
     from dataclasses import fields
     from typing import get_type_hints
@@ -181,7 +195,8 @@ def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
 def _dataclass_in(kind: Any) -> Any:
     """Find the dataclass in an annotation.
 
-    It may be the annotation itself, or part of a union, a tuple or a dictionary. None if there is no dataclass.
+    The dataclass may be the annotation itself, or part of a union, a tuple or a dictionary. None if there is no
+    dataclass.
     """
     from typing import get_args
 

@@ -34,10 +34,10 @@ def line_of(text: bytes | str, path: Sequence[str | int]) -> int:
     """Find the line on which a value of a JSON or YAML document begins.
 
     Arguments:
-        path: keys and indices from the top. A part that is not a key of the value before it is skipped.
+        path: keys and indices from the top. An entry that is not a key of the value before it is skipped.
 
     Returns:
-        Line number from 1; 0 if no part of the path is found.
+        Line number from 1; 0 if no entry of the path is found.
     """
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     if not path:
@@ -57,9 +57,16 @@ def _line_in_json(text: str, path: Sequence[str | int]) -> int:
 
 
 def _child(text: str, at: int, wanted: str) -> int | None:
-    """Find the begin of a value in the object or list at `at`.
+    """Position at which a value of the JSON object or list at `at` begins.
 
-    The JSON decoder skips the other values.
+    The JSON decoder skips the values before.
+
+    Arguments:
+        at: position of the object or list in the text.
+        wanted: key of the value in the object, or index in the list as text.
+
+    Returns:
+        None if there is no such value.
     """
     skip = json.JSONDecoder().raw_decode
     opening, index = text[at], 0

@@ -42,7 +42,7 @@ def time_slice_s(thread: int = 0) -> float | None:
         thread: native thread id; 0 is the calling thread.
 
     Returns:
-        Seconds; None if the kernel does not support custom slices.
+        Seconds; None if the kernel does not support custom slices, or the thread's scheduling policy has none.
     """
     found = _get(thread)
     return found.slice_ns / 1e9 if found is not None and found.slice_ns else None
@@ -50,7 +50,10 @@ def time_slice_s(thread: int = 0) -> float | None:
 
 @contextmanager
 def long_time_slice() -> Iterator[None]:
-    """Give the calling thread, and threads started inside, the longest time slice."""
+    """Give the calling thread, and threads started inside, the longest time slice.
+
+    Without support by the kernel, nothing changes.
+    """
     before = _get(0)
     if before is None or not before.slice_ns or not _set(before, round(LONGEST_S * 1e9)):
         yield
@@ -62,7 +65,11 @@ def long_time_slice() -> Iterator[None]:
 
 
 def _get(thread: int) -> _Attributes | None:
-    """Return a thread's scheduling attributes; None for real-time and other policies."""
+    """Return a thread's scheduling attributes.
+
+    Returns:
+        None on other systems or processors, and for real-time and other policies.
+    """
     numbers = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     if numbers is None:
         return None
@@ -72,7 +79,14 @@ def _get(thread: int) -> _Attributes | None:
 
 
 def _set(before: _Attributes, slice_ns: int) -> bool:
-    """Set the calling thread's slice; keep its policy and niceness."""
+    """Set the calling thread's slice; keep its policy and niceness.
+
+    Arguments:
+        before: the thread's present attributes.
+
+    Returns:
+        True if the kernel accepted the slice.
+    """
     wanted = _Attributes.from_buffer_copy(before)
     wanted.size, wanted.slice_ns = ctypes.sizeof(wanted), slice_ns
     return not ctypes.CDLL(None).syscall(_CALLS[os.uname().machine][0], 0, ctypes.byref(wanted), 0)

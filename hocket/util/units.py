@@ -24,7 +24,10 @@ def show_bytes(amount_bytes: float) -> str:
 
 
 def show_shortage(needed_bytes: float, available_bytes: float) -> tuple[str, str]:
-    """Write needed and available memory in one unit, that of the larger amount, such as ('5.86 MiB', '0.95 MiB')."""
+    """Write needed and available memory in the unit of the larger amount.
+
+    For example ('5.86 MiB', '0.95 MiB').
+    """
     larger = max(needed_bytes, available_bytes)
     size, unit = next(((size, unit) for size, unit in _BINARY if larger >= size), (1, "B"))
     digits = 2 if size > 1 else 0
@@ -57,7 +60,7 @@ def given_rate(bytes_per_s: float) -> str:
 def show_seconds(duration_s: float) -> str:
     """Write a duration with three digits, such as '12.3 ms' or '159 s'.
 
-    From 1,000 seconds on, the unit is minutes.
+    From 1,000 seconds on, the duration is in minutes.
     """
     size = abs(duration_s)
     if size >= 999.5:
@@ -73,7 +76,7 @@ def read_size(text: str, place: str) -> float:
     """Parse a size such as '2GB' or '11.5 GiB', in bytes.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: the text is not a positive size; the error names `place`.
     """
     found = _AMOUNT.fullmatch(text)
     if found is None or found[3] == "bit" or not 0 < float(found[1]) < inf:
@@ -85,7 +88,7 @@ def read_rate(text: str, place: str) -> float:
     """Parse a rate such as '2GB/s', '11.5 GiB/s' or '10Gbit/s', in bytes per second.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: the text is not a positive rate; the error names `place`.
     """
     found = _AMOUNT.fullmatch(text.removesuffix("/s")) if text.endswith("/s") else None
     if found is None or not 0 < float(found[1]) < inf:
@@ -94,7 +97,7 @@ def read_rate(text: str, place: str) -> float:
 
 
 def show_days(duration_s: float) -> str:
-    """Write a duration of hours and days, such as '31.9 days'.
+    """Write a long duration in hours or days, such as '31.9 days'.
 
     Durations below two hours are written as in `show_seconds`.
     """
@@ -107,7 +110,7 @@ def read_duration_s(text: str, place: str) -> float:
     """Parse a duration such as '30d', '12h', '90m' or '45s', in seconds.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: the text is not a positive duration; the error names `place`.
     """
     sizes = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
     number, unit = text[:-1].strip(), text[-1:]
@@ -121,13 +124,17 @@ def read_duration_s(text: str, place: str) -> float:
 
 
 def show_count(count: int, noun: str) -> str:
-    """Write a count of things, such as '1 microbatch' or '1,200 updates'."""
+    """Write a number of things, such as '1 microbatch' or '1,200 updates'."""
     plural = f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
 
 
 def show_gap(share: float) -> str:
-    """Write a relative difference of times: "takes 3.2% more", "takes as long"."""
+    """Write a relative difference of times: "takes 3.2% more", "takes as long".
+
+    Arguments:
+        share: difference as a share of the reference time; negative for less.
+    """
     if abs(share) < 0.0005:
         return "takes as long"
     return f"takes {abs(share):.1%} {'more' if share > 0 else 'less'}"
@@ -145,7 +152,7 @@ def show_number(value: float) -> str:
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """Write a bandwidth in the decimal units that networks use, such as '10 Gbit/s'."""
+    """Write a bandwidth in decimal bits per second, such as '10 Gbit/s'."""
     bits = bytes_per_s * 8
     for size, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if bits >= size:
@@ -165,9 +172,10 @@ def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
 
 
 def show_peaks(peak_bytes: Mapping[int, float], most: int = 8) -> str:
-    """Write the peak of each device, such as '0-7: 2.08 GiB; 8: 1.72 GiB'.
+    """Write each device's peak memory, such as '0-7: 2.08 GiB; 8: 1.72 GiB'.
 
-    With more than `most` different values, only the largest and the smallest are written.
+    Arguments:
+        most: most different values to write; if there are more, only the largest and the smallest are written.
     """
     groups: dict[str, list[int]] = {}
     for device, size in sorted(peak_bytes.items()):

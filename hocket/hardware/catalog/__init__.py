@@ -1,6 +1,6 @@
 """Catalogue of device types: one data file for each type, named as the type.
 
-A file holds all fields of `DeviceType` but the name. Rules:
+A file holds all fields of `DeviceType` except the name. Rules:
 
 - Rates are peaks of dense arithmetic.
 - A maker's GB is 10**9 bytes. Devices have slightly more, so a plan that fits here fits there.
@@ -30,10 +30,11 @@ def names() -> tuple[str, ...]:
 
 @cache
 def device_type(name: str) -> DeviceType:
-    """Device type with a name of the catalogue.
+    """Read a device type of the catalogue by its name.
 
     Raises:
-        InputError: the name is unknown (the message lists all, and says how to describe another), or the file is wrong.
+        InputError: the name is unknown (the message lists all, and says how to describe another), or the file is
+            wrong.
     """
     if name not in names():
         raise InputError(
@@ -54,12 +55,15 @@ def device_type(name: str) -> DeviceType:
 
 @cache
 def type_of_card(card: str) -> str:
-    """Device type of a card by its driver's name.
+    """Catalogue name of a card's device type.
 
-    A data file lists these names under `cards`, such as "NVIDIA H100 80GB HBM3".
+    A data file lists the names of cards under `cards`, such as "NVIDIA H100 80GB HBM3".
+
+    Arguments:
+        card: the card's name as its driver reports it.
 
     Returns:
-        The driver's name if it is not listed.
+        The given name if no file lists it.
     """
     for name in names():
         data = tomllib.loads(read_bytes(_FOLDER / f"{name}.toml", _LIMIT_BYTES).decode())

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from hocket.profiling.analytic.operators import MemoryPass, Operator, Product
 
-# Operations that return memory without content.
+# Operations that return uninitialized memory.
 _NOTHING = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"])
 # Operations that overwrite a tensor without reading it.
 _WRITERS = frozenset(["copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"])
@@ -45,10 +45,10 @@ def flops_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that records the operations inside it as operators.
+    """Mode that records torch operations as operators (`Product`, `MemoryPass`).
 
     Attributes:
-        found: operators in order.
+        found: operators in execution order.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,12 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operators_of_call(func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Operator]:
-    """Return the operators of one call of an operation."""
+    """Return the matrix products and memory passes of one call of an operation.
+
+    Arguments:
+        func: overload of the operation (`torch._ops.OpOverload`).
+        out: its result.
+    """
     name = func._schema.name.partition("::")[2]
     if name in _NOTHING or func.is_view:
         return ()
@@ -99,7 +104,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> float:
-    """Return the bytes of some tensors; dimensions with a stride of 0 count once."""
+    """Return the bytes of some tensors; dimensions of stride 0 count as size 1."""
     each = (
         prod(n for n, step in zip(t.shape, t.stride(), strict=True) if step) * t.element_size()
         for t in tensors
@@ -188,7 +193,7 @@ def _attention_products(given: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) 
 
 
 def _inside(products: Sequence[Product], touched_bytes: float) -> Sequence[Operator]:
-    """Return the products of one kernel; they share the bytes of its tensors."""
+    """Return the products of one kernel, each with an equal share of its bytes."""
     return tuple(replace(one, touched_bytes=touched_bytes / len(products)) for one in products)
 
 
@@ -218,7 +223,7 @@ def _picked(given: dict[str, Any], out: Any) -> Sequence[Operator]:
 
 
 def _spread(given: dict[str, Any], out: Any) -> Sequence[Operator]:
-    """Write a gradient that is zero except at the selected entries."""
+    """Operators that write a gradient which is zero except at selected entries."""
     grad = given["grad_output"]
     return (MemoryPass(_bytes(_tensors(out)) + 2 * _bytes([grad])),)
 

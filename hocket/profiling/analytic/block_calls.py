@@ -34,13 +34,14 @@ class BlockCall:
     def fresh(
         self, all_leaves: bool = False, cut: Callable[[int, Tensor], Tensor] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Return copies of the arguments on the CPU in float64, and leaves.
-
-        The leaves are the tensors that need gradients (or all floating-point tensors).
+        """Copy the arguments to the CPU, floating-point tensors as float64.
 
         Arguments:
-            all_leaves: True to return all floating-point tensors as leaves.
-            cut: function from a leaf's number among all arguments and its tensor to the tensor to use.
+            all_leaves: True to let all floating-point tensors require gradients, and not only those in `needs`.
+            cut: function from a leaf's number (in pytree order) and its copy to the tensor that replaces the copy.
+
+        Returns:
+            Positional arguments, keyword arguments, and a list of the tensors among them that require gradients.
         """
         leaves: list[Tensor] = []
         needs = iter(enumerate(self.needs))
@@ -62,7 +63,13 @@ class BlockCall:
 
 
 def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """Return the first call of each block, by path."""
+    """Return the first call of each repeated block of a model, by path of the block.
+
+    Blocks are the outermost modules with a numbered name and at least two matrices. The model runs twice.
+
+    Arguments:
+        args, kwargs: arguments of the model.
+    """
     calls: dict[str, BlockCall] = {}
     made: dict[str, dict[Any, int]] = {}
     candidates = {path: model.get_submodule(path) for path in _candidates(model)}
@@ -111,9 +118,9 @@ def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, Block
 
 
 def nearest_nodes(starts: Iterable[Any], wanted: Container[Any]) -> set[Any]:
-    """Return the wanted autograd nodes that these nodes depend on directly.
+    """Return the wanted autograd nodes that are nearest upstream of some nodes.
 
-    No other wanted node lies between.
+    A start node that is wanted itself is among the results. Nodes behind a wanted node are not searched.
     """
     found, done, stack = set(), set(), list(starts)
     while stack:
@@ -133,7 +140,7 @@ def _has_gradient(x: Any) -> bool:
 
 
 def _candidates(model: nn.Module) -> list[str]:
-    """Paths of the outermost numbered modules that hold at least two matrices."""
+    """Paths of outermost modules with a numbered name and at least two matrices."""
     found: list[str] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in found)
@@ -143,9 +150,9 @@ def _candidates(model: nn.Module) -> list[str]:
 
 
 def has_matrix(module: nn.Module) -> bool:
-    """True if a module holds one matrix, perhaps with a bias.
+    """True if a module's only parameters are a weight matrix and perhaps a bias.
 
-    It may be a linear layer.
+    The module may be a linear layer or an embedding.
     """
     if next(module.children(), None) is not None or not set(module._parameters) <= {"weight", "bias"}:
         return False
@@ -154,9 +161,12 @@ def has_matrix(module: nn.Module) -> bool:
 
 
 def alike(model: nn.Module, one: str, other: str) -> bool:
-    """True if two blocks are equal except for their values.
+    """True if two blocks have equal classes, parameter shapes and integer attributes.
 
-    They can then be divided in the same way.
+    An attribute may also be the block's own number in both. Such blocks can be divided in the same way.
+
+    Arguments:
+        one, other: paths of the blocks; they end with the block's number.
     """
 
     def shapes(path: str) -> Any:
@@ -177,7 +187,7 @@ def alike(model: nn.Module, one: str, other: str) -> bool:
 
 
 def numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Yield the integer attributes of a module."""
+    """Yield names and values of the integer attributes of a module."""
     for name, value in vars(module).items():
         if type(value) is int:
             yield name, value

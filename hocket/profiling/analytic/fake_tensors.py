@@ -1,6 +1,6 @@
 """Fake tensors: sizes, strides and types without numbers or memory.
 
-They show a model that no memory holds.
+With fake tensors, a model of any size is captured without memory for its weights.
 
 Rules of this file: inside `faked` every operation reads and returns fake tensors on the CPU. torch refuses an
 operation that needs numbers, by name. Kernels are the ones that a CPU would choose, so that autograd keeps the same
@@ -50,7 +50,7 @@ class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
-    """Context in which nothing is computed or allocated.
+    """Context in which tensors are fake: nothing is computed or allocated.
 
     Tensors from outside count as fake.
     """
@@ -82,7 +82,7 @@ def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool 
 
 
 def is_fake() -> bool:
-    """True inside of `faked`."""
+    """True inside of the context `faked`."""
     return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
@@ -124,7 +124,7 @@ def draws(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def changed_unsaid(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that an operation changes without a new version."""
+    """Return the tensors that an operation changes without telling in its schema."""
     if func._schema.name.removeprefix("aten::") not in _UNSAID:
         return []
     given = _by_name(func, args, kwargs)

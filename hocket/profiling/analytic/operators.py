@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 KINDS = ("product", "convolution", "attention", "recurrence", "pass")
-"""Kinds of operators in comparisons with measured ones."""
+"""Kinds of operators, by which estimated and measured times are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Product:
 
     Attributes:
         kind: one of `KINDS`.
-        done: share of the operations that the kernel computes: half for causal attention. `flops` counts all of them.
-        touched_bytes: bytes read and written, if these are not the bytes of both factors and the result: a
-            convolution's factors repeat its input, and attention's scores stay inside the kernel. Negative for the
-            bytes of factors and result.
+        done: share of the operations that the kernel computes: 0.5 for causal attention. `flops` counts all of them.
+        touched_bytes: bytes read and written, if they differ from the bytes of both factors and the result. A
+            convolution's factors repeat its input, and attention's scores stay inside the kernel. A negative value
+            stands for the bytes of factors and result.
         dtype: compute type; empty for the model's own type.
     """
 
@@ -77,5 +77,5 @@ Operator = Product | MemoryPass
 
 
 def flops_of(operators: Iterable[Operator]) -> float:
-    """Return the operations of products alone, as the field counts them."""
+    """Return the floating-point operations of matrix products; passes count as 0."""
     return sum(one.flops for one in operators if isinstance(one, Product))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hocket.profiling.layer import Layer, Tensor
 from hocket.profiling.profile import ModelProfile
 
-LEAST = 3  # blocks: a first one, a copied one, a last one
+LEAST = 3  # smallest number of blocks: a first one, a copied one, a last one
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class RepeatedBlock:
 
 
 def repeated_block(profile: ModelProfile) -> RepeatedBlock | None:
-    """Find the block with the most parameters in all its repetitions.
+    """Find the repeated block with the most bytes of weights in all its repetitions.
 
-    None if no block repeats LEAST times.
+    None if no block with weights repeats LEAST times.
     """
     seen = [(one.kind, one.weights_bytes, len(one.parameters), one.optimizer_bytes) for one in profile.layers]
     best: tuple[float, int, RepeatedBlock] | None = None
@@ -47,7 +47,7 @@ def repeated_block(profile: ModelProfile) -> RepeatedBlock | None:
 
 
 def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> ModelProfile:
-    """Return the profile with this number of repetitions of its block, at least LEAST."""
+    """Return the profile with `times` repetitions of its block (at least LEAST)."""
     place = _Places(block, max(times, LEAST), len(profile.layers))
     layers: list[Layer] = []
     for k, layer in enumerate(profile.layers):
@@ -79,14 +79,17 @@ def lengthened(profile: ModelProfile, block: RepeatedBlock, times: int) -> Model
 
 
 def _summed(rows: Iterable[tuple[float, ...]]) -> list[float]:
-    """Return the seconds of all layers, by microbatch size."""
+    """Sum the seconds of all layers, for each microbatch size."""
     return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[float]) -> tuple[float, ...]:
-    """Scale standard deviations to a model with other seconds.
+    """Scale standard deviations of the whole model's time to another depth.
 
     Layers vary independently, so variances grow in proportion to seconds.
+
+    Arguments:
+        before, after: seconds of all layers at the old and the new depth, by microbatch size.
     """
     if not deviations_s:
         return ()
@@ -96,7 +99,11 @@ def _longer(deviations_s: tuple[float, ...], before: list[float], after: list[fl
 
 @dataclass(frozen=True)
 class _Places:
-    """New place of each layer."""
+    """New index of each layer if the block repeats `times` times.
+
+    Attributes:
+        layers: number of layers before.
+    """
 
     block: RepeatedBlock
     times: int
@@ -108,7 +115,7 @@ class _Places:
 
     @property
     def second(self) -> int:
-        """First layer of the second block, which is copied."""
+        """Index of the first layer of the second block, which is copied."""
         return self.block.first + self.block.size
 
     @property
@@ -117,21 +124,25 @@ class _Places:
 
     @property
     def last(self) -> int:
-        """First layer of the last block."""
+        """Index of the first layer of the last block, before the change."""
         return self.block.first + (self.block.times - 1) * self.block.size
 
     def inside(self, layer: int) -> bool:
-        """True if a layer belongs to a block that is copied or left out."""
+        """True if a layer is in a block between the first and the last one."""
         return self.second <= layer < self.last
 
     def outside(self, layer: int) -> int:
-        """Return the new place of a layer that stays as it is."""
+        """Return the new index of a layer that stays as it is."""
         return layer if layer < self.second else layer + (self.times - self.block.times) * self.block.size
 
     def of(self, layer: int, copy: int) -> int:
-        """Return the new place of a layer of the second block, in one of its copies.
+        """Return the new index of a layer of the second block in one of its copies.
 
         For a layer of the third block, the result is a layer of the next copy.
+
+        Arguments:
+            layer: index before the change.
+            copy: number of the copy, from 0.
         """
         return layer + copy * self.block.size
 
@@ -144,7 +155,7 @@ def _copied(layer: Layer, copy: int) -> Layer:
 
 
 def _tensors(tensor: Tensor, place: _Places) -> Iterable[Tensor]:
-    """Yield the copies of a tensor in the new model."""
+    """Yield the new profile's copies of a tensor: none, one, or one for each block."""
     if place.second <= tensor.source < place.third:
         for copy in range(place.copies):
             # An input of the next block is read by the next copy, or by the last block.

@@ -44,12 +44,15 @@ def sketch(
     progress: Progress | None = None,
     foreach: bool = False,
 ) -> Sketch:
-    """Sketch a job, or the job of a job file, without computing anything.
+    """Find a job's layers, bytes and operators on fake tensors, without computing.
 
     Arguments:
-        microbatch_sizes: numbers of samples; by default the powers of two up to the job's batch, at most four.
+        job: the job, or the path of a job file.
+        microbatch_sizes: in samples; by default the four largest powers of two up to the job's batch size.
+        max_layers: largest number of layers.
         progress: called with (done, total, what), in steps.
-        foreach: True to step all weights at once in torch's optimizers that can do so and leave it open, as on a GPU.
+        foreach: True to count the memory of a `foreach` step of all weights at once, if the optimizer supports it and
+            leaves the choice to torch. This is torch's choice on a GPU.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or its operations depend on numbers.
@@ -111,7 +114,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
 
 
 def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[LayerOperators, ...]:
-    """Return every layer's operators in one forward and backward of a worker."""
+    """Return the operators of every layer in one forward and backward."""
     made, boxes = dict(batch), []
     forward: list[tuple[Operator, ...]] = []
     backward: list[tuple[Operator, ...]] = []
@@ -145,7 +148,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
 
 
 def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operator, ...], int]:
-    """Return bytes, operators and number of weights of a warm optimizer step."""
+    """Bytes and operators of an optimizer step after the first; number of weights."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
     apart = captured.masters(trained, stage.device)

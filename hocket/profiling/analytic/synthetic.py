@@ -52,11 +52,13 @@ def chain(
     device_type: str = DEVICE_TYPE,
     name: str = "chain",
 ) -> ModelProfile:
-    """Return a chain of n layers, optionally with skip connections.
+    """Return the profile of a chain of n layers, optionally with skip connections.
+
+    Each figure is one number for all layers, or one number for each layer. Seconds, outputs and stashes are for one
+    sample.
 
     Arguments:
-        forward_s, backward_s, activation_bytes, stash_bytes: figures for one sample; one number for all layers, or
-        one for each layer.
+        forward_s, backward_s: seconds.
         activation_bytes: bytes of each layer's output; the first entry is also the size of the batch's input tensor.
         weights_bytes: bytes of each layer's weights; its gradients have the same size.
         stash_bytes: bytes that the backward needs; by default the bytes of the output.
@@ -81,11 +83,10 @@ def chain(
 
 
 def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[int, ...] = (1,)) -> ModelProfile:
-    """Return a random graph of n layers with random figures.
+    """Return the profile of a random graph of n layers with random figures.
 
-    Each pair (i, j), i < j, is joined with probability `edges`.
-
-    A layer without predecessors reads the batch's input.
+    Layer j reads the output of layer i < j with probability `edges`. A layer without predecessors reads the batch's
+    input.
     """
     rng = np.random.default_rng(seed)
     targets = [[j for j in range(i + 1, n) if rng.random() < edges] for i in range(n)]
@@ -97,12 +98,12 @@ def branching(n: int, *, seed: int, edges: float = 0.3, microbatch_sizes: tuple[
 def cells(
     count: int = 18, *, blocks: int = 5, seed: int = 0, microbatch_sizes: tuple[int, ...] = (32,)
 ) -> ModelProfile:
-    """Return a NASNet-like graph of `count` cells.
+    """Return the profile of a NASNet-like graph of `count` cells.
 
-    A cell has `blocks` pairs of operators, joined by additions and a concatenation.
+    A cell has `blocks` pairs of operators. An addition joins each pair, and a concatenation joins the blocks.
 
-    Every cell reads the outputs of the two cells before it. Each block adds two operators; their inputs are among the
-    cell's inputs and its earlier blocks. Such graphs have far too many antichains to list.
+    Every cell reads the outputs of the two cells before it. The inputs of a pair are among the cell's inputs and its
+    earlier blocks. Such graphs have too many antichains for a planner that lists them.
     """
     rng = np.random.default_rng(seed)
     targets: list[list[int]] = [[]]

@@ -1,9 +1,8 @@
 """Analytic model of a transformer (GPT, BERT, Llama): sizes and operations.
 
 Rules of this file: no device, no seconds, and nothing is allocated. With a tensor-parallel size of t, every figure is
-for one of t devices, after sections 4.2.3 and 4.3.2 of the dissertation: heads and feed-forward columns are divided.
-Normalisations, dropout and additions are done by every device, or divided along the sequence with
-`sequence_parallel`.
+for one of t devices, after sections 4.2.3 and 4.3.2 of the dissertation. Heads and feed-forward features are divided.
+Every device does the normalisations, dropout and additions, or with `sequence_parallel` those of its slice.
 Source: Narayanan's dissertation, sections 4.2.3, 4.3.5, 4.5.1 (equations 4.2 and 4.3).
 """
 
@@ -29,11 +28,13 @@ class Transformer:
     """Sizes of a model.
 
     Attributes:
-        layers, hidden, heads, vocabulary, sequence: l, h, a, V and s of section 4.5.1 of the dissertation.
-        kv_heads: heads of keys and values, fewer than `heads` if several query heads share them; 0 for `heads`.
-        feed_forward: columns of the feed-forward network; 0 for 4 h.
+        layers, hidden, heads, vocabulary, sequence: number of blocks, hidden size, number of attention heads,
+            vocabulary size and sequence length (l, h, a, V and s of section 4.5.1 of the dissertation).
+        kv_heads: number of heads of keys and values, fewer than `heads` if several query heads share them; 0 for
+            `heads`.
+        feed_forward: inner size of the feed-forward network; 0 for 4 h.
         gated: True if the feed-forward network has two input matrices and one output matrix (Llama), instead of one
-            each.
+            of each.
         biases, learned_positions, dropout: True if the model has them.
         positions: rows of the table of learned positions; 0 for the length of the sequence.
         query_biases: True if queries, keys and values have biases in a model without other biases (Qwen2).
@@ -91,12 +92,12 @@ class Transformer:
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         return self.kv_heads or self.heads
 
     @property
     def inner(self) -> int:
-        """Columns of the feed-forward network."""
+        """Inner size of the feed-forward network."""
         return self.feed_forward or 4 * self.hidden
 
     @property
@@ -105,7 +106,7 @@ class Transformer:
         return self.hidden // self.heads
 
     def block_parameters(self, tensor: int = 1) -> float:
-        """Parameters of one layer on one tensor-parallel rank."""
+        """Number of parameters of one block on one rank of a group of size `tensor`."""
         attention = self.hidden * (self.hidden + 2 * self.key_heads * self.head) + self.hidden * self.hidden
         network = (3 if self.gated else 2) * self.hidden * self.inner
         divided = (attention + network) / tensor
@@ -116,7 +117,7 @@ class Transformer:
         return divided + own / tensor + 2 * self.hidden + norms
 
     def embedding_parameters(self, tensor: int = 1) -> float:
-        """Parameters of the embeddings on one tensor-parallel rank.
+        """Number of parameters of the embeddings on one tensor-parallel rank.
 
         The token table is divided; positions, token types and the normalisation are replicated.
         """
@@ -125,19 +126,22 @@ class Transformer:
         return self.vocabulary * self.hidden / tensor + whole
 
     def head_parameters(self, tensor: int = 1) -> float:
-        """Parameters of the last normalization and the output layer."""
+        """Number of parameters after the blocks: normalization and output layer.
+
+        On one rank of a tensor-parallel group of size `tensor`.
+        """
         transform = (self.hidden**2 + self.hidden + self.norm_parameters) * self.head_transform
         words = self.vocabulary * (self.hidden * (not self.tied) + self.head_transform)
         return self.norm_parameters * self.last_norm + transform + words / tensor
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters of one normalization."""
+        """Number of parameters of one normalization."""
         return self.hidden * (2 if self.biases else 1)
 
     @property
     def parameters(self) -> float:
-        """Parameters of the model.
+        """Number of parameters of the model.
 
         Equation 4.3 of the dissertation, plus the last normalization, which the equation leaves out.
         """
@@ -154,7 +158,11 @@ class Transformer:
         return whole if recomputed else (whole - logits) * 0.75 + logits
 
     def check_tensor(self, tensor: int) -> None:
-        """Refuse tensor-parallel sizes that divide heads or columns unevenly."""
+        """Refuse a tensor-parallel size that does not divide heads or inner size.
+
+        Raises:
+            InputError: the size does not divide `heads`, `kv_heads` or the feed-forward network's inner size.
+        """
         for key, value in (("heads", self.heads), ("kv_heads", self.key_heads), ("feed_forward", self.inner)):
             if tensor < 1 or value % tensor:
                 raise InputError("tensor", str(tensor), f"a divisor of {key}, {value}")

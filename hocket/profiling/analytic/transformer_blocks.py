@@ -2,9 +2,8 @@
 
 Rules of this file: figures are for one microbatch. Layers are the embedding, the model's blocks, and the output with
 the loss. With sequence parallelism, blocks work on slices, the other layers on the whole sequence, and tensors
-between layers are slices. Activations have two bytes for each element, the scores of the loss four, dropout masks
-one. A backward has two products for each one of the forward, and reads and writes the inputs that each pass needs
-again.
+between layers are slices. An element has two bytes in activations, four in the logits of the loss, and one in dropout
+masks. A backward has two products for each product of the forward, and its passes read and write their inputs again.
 Source: Narayanan's dissertation, sections 4.2.3 (division and reductions), 4.4.2 (fused passes), 4.5.1 (operations).
 Saved activations: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block,
 s b h (34 + 5 a s / h) / t on slices.
@@ -25,11 +24,11 @@ class BlockCost:
 
     Attributes:
         parameters: number of parameters.
-        stash_bytes: bytes kept for the backward, with the layer's output and without its input (profiling/layer.py,
-            `kept_by`).
+        stash_bytes: bytes kept for the backward, with the layer's output but without its input (`Tensor.kept_by` in
+            profiling/layer.py).
         working_bytes: additional bytes while the backward runs.
         again: operators that selective recomputation runs before the backward.
-        again_bytes: part of the stash that selective recomputation does not keep.
+        again_bytes: bytes of the stash that selective recomputation does not keep.
         reductions: number of all-reduces in the tensor-parallel group, in forward and backward, of `reduced_bytes`
             each.
         gathers: number of all-gathers and reduce-scatters in the group, in forward and backward, of `gathered_bytes`
@@ -54,7 +53,11 @@ class BlockCost:
 def blocks_of(
     model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False
 ) -> tuple[BlockCost, ...]:
-    """Return a model's layers in order; all of its blocks are the same object.
+    """Return the costs of a model's layers in order; all blocks are the same object.
+
+    Arguments:
+        samples: samples of a microbatch.
+        tensor: tensor-parallel size.
 
     Raises:
         InputError: the tensor-parallel size does not divide the model.
@@ -104,12 +107,13 @@ class _BlockSizes:
 
 
 def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[MemoryPass, ...]:
-    """Return passes over a number of elements.
+    """Return memory passes over a number of elements.
 
-    Each pass is given by the bytes that it reads and writes for each element.
+    With `fused_passes` the result is one pass. Every fusion of two passes saves one write and one read of an
+    activation.
 
-    Two fused passes leave out one write and one read of an activation: the result of the first pass
-    is not written to memory and read by the second one.
+    Arguments:
+        each: for each pass, bytes per element of every tensor that it reads or writes.
     """
     if of.fused_passes:
         return (MemoryPass(elements * (sum(map(sum, each)) - 2 * _ELEMENT * (len(each) - 1))),)
@@ -154,12 +158,12 @@ def _block(of: _BlockSizes) -> BlockCost:
         model.block_parameters(t),
         of.outside * e,
         stash,
-        # With slices, the gathered input of columns exists while they read it.
+        # With slices, the gathered input of column-parallel layers exists while they read it.
         working_bytes=of.hidden * e * (2 if of.along else 1) + of.inner * e * 2,
         again=again,
         again_bytes=kept if again else 0.0,
-        # With slices: before columns and after rows, in forward and backward, and the input of columns again in the
-        # backward.
+        # With slices: before column-parallel and after row-parallel layers, in forward and backward. The backward
+        # gathers the input of column-parallel layers again.
         reductions=(0, 2) if of.along else (2, 2) if t > 1 else (0, 0),
         reduced_bytes=model.norm_parameters * e if of.along else of.hidden * e,
         gathers=(4, 6) if of.along else (0, 0),

@@ -97,7 +97,11 @@ class _SameLayers:
 
 
 def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
-    """Choices to try after a refusal: tracing mode first, then a module kept whole."""
+    """Choices to try after a refusal: tracing mode first, then a module kept whole.
+
+    Raises:
+        CaptureError: `error`, if nothing is left to try.
+    """
     if not hasattr(error, "module_path"):
         raise error
     if not choices.as_tracing:
@@ -250,7 +254,7 @@ def _tensors(
 
 
 def _with_batch_dims(captured: Captured, other: Captured) -> Captured:
-    """Mark in each tensor the dimension that differs between two microbatch sizes."""
+    """Set each tensor's batch dimension: the first that differs between two sizes."""
     tensors = []
     for s, t in zip(captured.tensors, other.tensors, strict=False):
         grown = [d for d, (m, n) in enumerate(zip(s.shape, t.shape, strict=False)) if m != n]

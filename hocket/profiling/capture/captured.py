@@ -57,8 +57,9 @@ class CapturedTensor:
     Attributes:
         source: index of the layer that computes it; -1 for the batch.
         targets: indices of the layers that read it.
-        batch_dim: dimension that grows with the microbatch; None without one.
-        value: number of the value in the trace.
+        gradient: True if a gradient flows back through it.
+        batch_dim: index of the batch dimension, which grows with the microbatch; None without one.
+        value: index of the value in the trace (`RecordedGraph.values`).
         stride: strides of its elements in memory; empty if unknown.
     """
 
@@ -85,8 +86,8 @@ class Choices:
     Attributes:
         max_layers: largest number of layers.
         opaque: paths of modules that are kept whole.
-        as_tracing: `torch.jit.is_tracing()` returns True while recording.
-        joined: number of finest layers in each layer.
+        as_tracing: True to let `torch.jit.is_tracing()` return True while recording.
+        joined: number of finest layers (see segmentation.py, `pieces`) in each layer.
         notes: texts for the profile.
     """
 
@@ -104,9 +105,9 @@ class Captured:
     Attributes:
         job: the job in its compute precision (`hocket.profiling.job.precision`).
         layers, tensors: the graph. `tensors` holds the tensors of the batch first, then the others by source layer.
-        batch_names: names of the used tensors of the batch, by key in the batch.
+        batch_names: names (`CapturedTensor.name`) of the used tensors of the batch, by key in the batch.
         loss_tensor: name of the loss. The last layer computes it; it is not one of `tensors`.
-        ties: groups of layers that share a parameter.
+        ties: groups of indices of layers that share a parameter.
         choices: choices that other microbatch sizes repeat.
         sums_norm: True if the norm of all gradients is summed before each step, even without clipping.
     """
@@ -125,11 +126,12 @@ class Captured:
     _at_size: "Callable[[Captured, int], Captured]" = field(kw_only=True, repr=False)
 
     def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
-        """Return the optimizer's master weights by name.
+        """Return the master weights of some parameters, by name.
 
-        None if the optimizer updates the compute weights themselves.
+        None without mixed precision: the optimizer then updates the compute weights themselves.
 
         Arguments:
+            names: names of the parameters.
             device: device of the returned weights.
         """
         if self.job.own is None:
@@ -151,7 +153,7 @@ class Captured:
         return callable(self.job.loss_weight)
 
     def for_size(self, microbatch_size: int) -> "Captured":
-        """Return the same layers for another microbatch size.
+        """Return the capture of the same layers at another microbatch size.
 
         Raises:
             CaptureError: the model runs other operations at that size.
@@ -160,7 +162,7 @@ class Captured:
 
     @cached_property
     def parts(self) -> dict[str, ParameterRows]:
-        """Parameters that are a part of one of the job's parameters, by name."""
+        """Rows of the whole parameter that each subtask's parameter holds, by name."""
         return parts_of(self.job.model)
 
     @cached_property
@@ -174,7 +176,11 @@ class Captured:
         return self.graph.trace
 
     def index_of(self, layer: str) -> int:
-        """Return the index of the layer of this name."""
+        """Return the index of the layer of this name.
+
+        Raises:
+            InputError: no layer has this name.
+        """
         for k, found in enumerate(self.layers):
             if found.name == layer:
                 return k

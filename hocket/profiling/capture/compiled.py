@@ -1,4 +1,4 @@
-"""Compiled runs of a stage's operations: one flat function for torch.compile.
+"""Compiled parts of a stage: operations as one flat function for torch.compile.
 
 Rules of this file: a function has the tensors that it reads as arguments, and returns the tensors that are read after
 it. Modules are called as they are, with their current parameters. Shapes are static: each microbatch size is compiled
@@ -59,7 +59,7 @@ class CompiledStep:
         Arguments:
             name: layer name for errors.
             nodes: operations with the calls that execute them.
-            dead: numbers of values that are not read after them.
+            dead: indices of values that are not read after these operations.
         """
         self._name = name
         made = {value for node, _ in nodes for value in node.writes}
@@ -92,10 +92,13 @@ class CompiledStep:
         self._warm: set[bool] = set()
 
     def __call__(self, env: list[Any]) -> None:
-        """Execute the step on the slots of a run.
+        """Execute the operations.
+
+        Arguments:
+            env: the values of a run, by index; the results are written into it.
 
         Raises:
-            CaptureError: torch cannot compile it.
+            CaptureError: torch cannot compile the operations.
         """
         warm = torch.is_grad_enabled() in self._warm
         found = self._call(*[env[v] for v in self._reads]) if warm else self._first(env)

@@ -2,8 +2,8 @@
 
 See `hocket.profiling.capture.compiled`.
 
-Rules of this file: speeds are measured for a few runs of layers, because layers that are compiled together cost less
-than the sum of separate ones. A plan's stage gets its share of each run.
+Rules of this file: a run is some consecutive layers that are compiled together. Speeds are measured for a few runs,
+because layers that are compiled together cost less than the sum of separate ones. A layer has the ratio of its run.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Compiled:
 
     Attributes:
         backend: backend of torch.compile.
-        cold_s: seconds in which a worker with all layers compiled the code for one microbatch size.
+        cold_s: seconds to compile all layers for one microbatch size, the largest of all sizes.
         ends: for each run of layers, the index after its last layer.
         forward, backward: for each run of layers, a ratio for each microbatch size of the profile.
     """
@@ -44,7 +44,11 @@ class Compiled:
                 raise InputError(f"compiled.{key}", str(rows)[:80], "factors above 0, for each run of layers")
 
     def line(self, size: int) -> str:
-        """Return a summary for people at one of the microbatch sizes."""
+        """Return a summary for people.
+
+        Arguments:
+            size: index of a microbatch size of the profile.
+        """
         runs = [
             f"layers {a} to {b - 1} {self.forward[k][size]:.2f} forward and {self.backward[k][size]:.2f} backward"
             for k, (a, b) in enumerate(pairwise((0, *self.ends)))

@@ -19,7 +19,7 @@ def memory_order(shape: Dims, stride: Dims) -> Dims:
 
 
 def inverse(order: Dims) -> Dims:
-    """Return the inverse of an order of dimensions."""
+    """Return the inverse of a permutation of dimensions."""
     return tuple(order.index(d) for d in range(len(order)))
 
 

@@ -20,7 +20,10 @@ from hocket.profiling.capture.recorder import Recorder, storage_of
 
 @contextmanager
 def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[None]:
-    """Give the model copies of its buffers, and put everything back afterwards."""
+    """Context in which the modules have copies of their buffers.
+
+    Afterwards the buffers, the modes of training and the states of torch's random generators are restored.
+    """
     owners = [(module, key, b) for module in modules.values() for key, b in module._buffers.items() if b is not None]
     copies = {id(b): b.clone() for _, _, b in owners}
     devices = [device] if device.type == "cuda" else []
@@ -38,9 +41,12 @@ def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[N
 
 
 def all_modules(model: nn.Module, loss: Any) -> dict[str, nn.Module]:
-    """Return the modules by path, with those of a loss module.
+    """Return the modules of the model, and of a loss that is a module, by path.
 
     Modules of the loss have paths that begin with `<loss>`.
+
+    Raises:
+        CaptureError: the loss has parameters.
     """
     modules = dict(model.named_modules())
     if isinstance(loss, nn.Module):
@@ -66,9 +72,10 @@ def record(
     The model is unchanged.
 
     Arguments:
+        job: splits the batch into arguments of the model and of the loss (`Job.split`).
         opaque: paths of modules that are recorded as one operation each.
-        as_tracing: `torch.jit.is_tracing()` returns True for the model. Libraries then skip shortcuts that depend on
-            the data.
+        as_tracing: True to let `torch.jit.is_tracing()` return True for the model. Libraries then skip shortcuts that
+            depend on the data.
 
     Raises:
         CaptureError: the model does something that cannot be repeated from the record. The error names the module.

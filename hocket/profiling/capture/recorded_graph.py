@@ -16,7 +16,7 @@ LOSS = "<loss>"
 
 @dataclasses.dataclass(frozen=True)
 class Ref:
-    """Placeholder in an argument for the value of this number."""
+    """Placeholder for a tensor in recorded arguments: index in `RecordedGraph.values`."""
 
     value: int
 
@@ -27,10 +27,11 @@ class RecordedValue:
 
     Attributes:
         kind: "batch", "parameter", "buffer", "node" (made by an operation) or "constant" (any other tensor).
-        name: key of the batch's tensor, or global name of the parameter or buffer.
-        node: index of the node that computed it; -1 for other kinds.
+        name: key of the batch's tensor, or global name of the parameter or buffer; "" for other kinds.
+        node: index of the operation that computed it; -1 for other kinds.
         fixed: True if it depends neither on the batch nor on parameters nor on random numbers.
         storage: identity of the storage that it shares with its views.
+        tensor: the tensor itself for a constant; None for other kinds.
     """
 
     kind: str
@@ -68,11 +69,14 @@ class RecordedOperation:
 
     Attributes:
         target: the function, or the path of a module.
-        outputs: (path in the result, number of the value).
-        aliases: (value before, value after) for each tensor that changed in place.
+        args, kwargs: arguments, with a `Ref` in place of each tensor.
+        outputs: for each result, (path in the returned object, index of the value).
+        aliases: (index of the value before, index after) for each tensor that changed in place.
         call: index of the innermost module call around it.
+        reads: indices of the values that it reads.
         mutates: storages that it writes to.
         context: the modes that it ran under; None for gradients on and autocast off.
+        moved_bytes: bytes of its inputs and results.
     """
 
     target: Callable[..., Any] | str
@@ -95,7 +99,7 @@ class RecordedOperation:
 
     @property
     def writes(self) -> list[int]:
-        """Numbers of all values that the operation creates."""
+        """Indices of all values that the operation creates."""
         return [value for _, value in self.outputs] + [after for _, after in self.aliases]
 
 
@@ -103,10 +107,14 @@ class RecordedOperation:
 class Call:
     """One call of a module.
 
-    Nodes start <= index < end belong to it and to the calls inside it.
+    The operations `start` to `end` - 1 belong to it and to the calls inside it.
 
     Attributes:
-        as_one: its nodes form one piece, though each is recorded.
+        path: path of the module; LOSS for a loss function.
+        kind: name of the module's class, or of the loss function.
+        parent: index of the call around it; -1 for the outermost call.
+        container: True for an `nn.Sequential`.
+        as_one: True if its operations stay in one layer, though each is recorded.
     """
 
     path: str
@@ -123,7 +131,7 @@ class RecordedGraph:
     """Recording of a model and its loss.
 
     Attributes:
-        loss: number of the value that the loss function returned.
+        loss: index of the value that the loss function returned.
         changed_buffers: names of the buffers that the forward changed.
     """
 

@@ -99,11 +99,11 @@ def is_leaf(module: nn.Module) -> bool:
 class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that counts floating point operations by PyTorch's formulas.
 
-    It also finds random operations and silent changes, which a run on fake tensors would not show.
+    It also finds random operations and undeclared in-place changes, which a run on fake tensors would not show.
 
     Attributes:
         random: True if an operation drew random numbers.
-        changed: tensors that changed without a new version.
+        changed: tensors that an operation changed in place although its schema does not say so.
     """
 
     flops: float = 0.0
@@ -143,7 +143,12 @@ class Recorder(TorchFunctionMode):
     # -- values
 
     def add(self, tensor: Tensor, kind: str, name: str, fixed: bool, node: int = -1) -> int:
-        """Add a value for a new tensor, or for a tensor that has changed."""
+        """Add a value for a new tensor, or for one that has changed; return its index.
+
+        Arguments:
+            kind, name, fixed: see `RecordedValue`.
+            node: index of the operation that computed the tensor; -1 for none.
+        """
         storage = storage_of(tensor)
         keep = tensor.detach() if kind == "constant" else None
         value = RecordedValue(
@@ -307,7 +312,7 @@ class Recorder(TorchFunctionMode):
 
 
 class _Bound:
-    """A module's call without the replacement."""
+    """A module that is called through its original `__call__`, without recording."""
 
     def __init__(self, plain: Callable[..., Any], module: nn.Module) -> None:
         self.plain, self.module = plain, module

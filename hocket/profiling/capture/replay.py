@@ -18,10 +18,14 @@ Step = Callable[[list[Any]], None]
 
 
 def prepare(stride: tuple[int, ...], shape: tuple[int, ...], changed: bool) -> Callable[[Tensor], Tensor] | None:
-    """Return the preparation of an input; None if it needs none.
+    """Return a function that prepares an input of a stage; None if it needs none.
 
-    It gives the input the recorded memory layout, because a view may rely on it, and copies an input that is changed
-    in place.
+    The function gives the input the recorded memory layout, because a view may rely on the layout. It copies an input
+    that operations change in place.
+
+    Arguments:
+        stride, shape: of the recorded input.
+        changed: True if an operation of the stage changes the input in place.
     """
     order = memory_order(shape, stride)
     if order != tuple(sorted(order)):
@@ -43,7 +47,7 @@ def copy_tensor(tensor: Tensor) -> Tensor:
 
 
 def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call in the gradient and autocast modes of its recording."""
+    """Wrap a function in the gradient and autocast modes of its recording."""
 
     def under(*args: Any, **kwargs: Any) -> Any:
         # Gradients are off if the model turned them off, or if they are off around the whole run.
@@ -55,7 +59,7 @@ def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_ref(thing: Any) -> bool:
-    """True if an object contains a reference."""
+    """True if an object contains a `Ref`."""
     if isinstance(thing, Ref):
         return True
     if isinstance(thing, (tuple, list)):
@@ -68,7 +72,7 @@ def has_ref(thing: Any) -> bool:
 
 
 def filled(thing: Any, env: list[Any] | dict[int, Any]) -> Any:
-    """Return a structure with each reference replaced by its value."""
+    """Return a structure with each `Ref` replaced by its value in `env`."""
     if isinstance(thing, Ref):
         return env[thing.value]
     if isinstance(thing, tuple):
@@ -113,9 +117,16 @@ def flat_step(
     aliases: list[tuple[int, int]],
     dead: tuple[int, ...],
 ) -> Step:
-    """Return a step with all arguments in slots.
+    """Return the step of an operation with positional arguments only.
 
     This is the typical case. The step is kept short because it runs for every operation.
+
+    Arguments:
+        call: function of the operation.
+        slots: slot of each argument.
+        outputs: for each result, its path in the returned object and its slot.
+        aliases: pairs of slots: each first one is copied to the second one, for a tensor that changed in place.
+        dead: slots to clear afterwards.
     """
     store = _storer(outputs, aliases)
     single = outputs[0][1] if len(outputs) == 1 and not aliases and outputs[0][0] == () else None
@@ -150,7 +161,11 @@ def general_step(
     aliases: list[tuple[int, int]],
     dead: tuple[int, ...],
 ) -> Step:
-    """Return a step with tensors inside lists, dictionaries or named arguments."""
+    """Return the step of an operation with tensors in containers or named arguments.
+
+    Arguments:
+        args, kwargs: arguments, with a `Ref` in place of each tensor. The others are those of `flat_step`.
+    """
     store = _storer(outputs, aliases)
     if len(outputs) == 1 and outputs[0][0] == () and not aliases:
         slot = outputs[0][1]

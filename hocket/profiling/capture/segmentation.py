@@ -1,6 +1,4 @@
-"""Segmentation of recorded operations into layers.
-
-It decides where runs of operations are cut, and at what depth of the module tree.
+"""Segmentation of recorded operations into consecutive layers.
 
 Rules of this file: a layer is a run of operations in execution order, so that every tensor goes forward. All choices
 follow from the record alone (floating point operations and bytes, never times), so that every worker finds the same
@@ -37,19 +35,23 @@ class LayerDraft:
 
 
 class LiveGraph:
-    """A trace without unused operations, with fixed values determined.
+    """A recorded graph without unused operations, with fixed values determined.
 
     Attributes:
-        live: indices of the nodes that belong to layers, in execution order.
-        fixed: for each value, True if it is the same for every microbatch of this size. It is computed once in each
-            stage.
+        live: indices of the operations that belong to layers, in execution order.
+        fixed: for each value, True if it is the same for every microbatch of this size. A stage computes such a value
+            once.
+        cost: estimated work of each live operation, in floating-point operations.
     """
 
     def __init__(self, trace: RecordedGraph, owners: dict[str, tuple[str, ...]]) -> None:
-        """Find live operations and fixed values of a trace.
+        """Find live operations and fixed values of a recorded graph.
 
         Arguments:
             owners: for each module path, names of the buffers that the module and its children hold.
+
+        Raises:
+            CaptureError: the model changes a tensor in place that is neither a parameter nor a buffer.
         """
         self.trace = trace
         values, nodes = trace.values, trace.nodes
@@ -83,9 +85,10 @@ class LiveGraph:
         self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
 
     def _find_fixed(self, dirty: set[int]) -> list[bool]:
-        """Return the mask of fixed nodes, given the changed storages `dirty`.
+        """Tell for each operation whether it is fixed, and set `fixed` for the values.
 
-        Also sets `fixed` for the values.
+        Arguments:
+            dirty: storages that operations of layers write to.
         """
         values, changed = self.trace.values, self.trace.changed_buffers
         self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in changed) for v in values]
@@ -100,20 +103,19 @@ class LiveGraph:
         return nodes
 
     def producers(self, node: RecordedOperation) -> set[int]:
-        """Return the indices of the nodes that compute the inputs of `node`.
+        """Return the indices of the operations that compute the inputs of `node`.
 
-        Fixed nodes are left out.
+        Fixed operations are left out.
         """
         found = {self.trace.values[v].node for v in node.reads if not self.fixed[v]}
         found |= {self.trace.values[v].node for v, _ in node.aliases if not self.fixed[v]}
         return found - {-1}
 
     def bonds(self) -> list[tuple[int, int]]:
-        """Pairs of nodes that no cut may separate.
+        """Pairs of operations that must be in one layer, by index.
 
-        No cut separates a view from an in-place change that shows in it, nor two users of a written buffer.
-
-        Each stage has its own copy of a buffer, so no other stage would read the written value.
+        A view and an in-place change that shows in it stay together. So do the operations that use a written buffer:
+        each stage has its own copy of a buffer, so another stage would not read the written value.
         """
         out = self._buffer_bonds()
         used = {v for i in self.live for v in self.trace.nodes[i].reads} | {self.trace.loss}
@@ -126,7 +128,7 @@ class LiveGraph:
         return out
 
     def _buffer_bonds(self) -> list[tuple[int, int]]:
-        """First and last node that uses each written buffer."""
+        """Indices of the first and last operation that uses each written buffer."""
         if not self._kept:
             return []
         values, kept, ends = self.trace.values, set(self._kept.values()), dict[int, tuple[int, int]]()
@@ -197,9 +199,9 @@ def pieces(graph: LiveGraph) -> list[LayerDraft]:
 
 
 def _unit(trace: RecordedGraph, node: RecordedOperation) -> int:
-    """Return the call that an operation belongs to; -1 between modules.
+    """Index of the module call that an operation belongs to; -1 between modules.
 
-    The call is that of its module, of the loss around it, or of a module kept as one piece.
+    This is the call of the operation's module, of the loss around it, or of a module that is kept in one layer.
     """
     call, unit = node.call, node.call if isinstance(node.target, str) else -1
     while call >= 0:
@@ -302,7 +304,7 @@ def choose(graph: LiveGraph, segments: list[LayerDraft], max_layers: int) -> tup
 
 
 def _links(graph: LiveGraph, segments: list[LayerDraft]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
-    """Return for each segment its direct readers, direct inputs and all dependencies."""
+    """Indices of each segment's readers, direct sources and all sources upstream."""
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
     sources: list[set[int]] = [set() for _ in segments]
@@ -326,15 +328,18 @@ def _subtasks(patterns: tuple[str, str, bool]) -> bool:
 
 
 def _common(first: LayerDraft, second: LayerDraft) -> int:
-    """Depth of the module that contains both modules."""
+    """Depth of the innermost module that contains both segments."""
     a, b = first.path.split("..")[0].split("."), second.path.split("..")[-1].split(".")
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def group(segments: list[LayerDraft], counts: tuple[int, ...]) -> list[LayerDraft]:
-    """Return the layers of a choice.
+    """Join consecutive segments into layers, with unique names.
 
     A layer that is exactly one module gets the module's name.
+
+    Arguments:
+        counts: number of segments in each layer.
     """
     layers, start = [], 0
     for count in counts:

@@ -26,7 +26,7 @@ Look = Callable[[dict[str, Tensor]], None]
 
 
 class Stage:
-    """A run of layers that maps tensors from outside to tensors for other layers.
+    """Consecutive layers that map tensors from outside to tensors for other layers.
 
     Parameters can be exchanged quickly (`bind`).
 
@@ -48,6 +48,7 @@ class Stage:
         """Make a stage.
 
         Arguments:
+            layer_indices: indices of consecutive layers, ascending.
             model: source of parameters and buffers, of the same architecture. Default: the captured job's model.
             device: device of the stage. Default: the model's device.
             share: True to use the model's own tensors instead of copies, if the device is the same.
@@ -158,6 +159,9 @@ class Stage:
             recomputing: True for a second forward of the same microbatch: buffers are not changed again.
             look: function called after each layer with the tensors that it computed for other layers, by name, and
                 the loss.
+
+        Returns:
+            The tensors named in `outputs`.
         """
         restore = self._set_aside() if recomputing and self._changing else None
         env = self._template.copy()
@@ -180,7 +184,7 @@ class Stage:
         return {name: env[slot] for name, slot in self._exits}
 
     def _made_by(self, layer: int) -> Iterator[tuple[str, int]]:
-        """Yield name and number of the values that a layer computes for others.
+        """Yield name and index of the values that a layer computes for other layers.
 
         The loss is included.
         """
@@ -192,7 +196,7 @@ class Stage:
     # -- construction
 
     def _fixed_nodes(self, nodes: list[int]) -> list[int]:
-        """Fixed operations that these nodes need; they run once, at construction."""
+        """Fixed operations that some operations need; they run once, at construction."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         found: set[int] = set()
         queue = list(nodes)
@@ -259,7 +263,7 @@ class Stage:
         self.outputs = tuple(name for name, _ in exits)
 
     def _dead(self, nodes: list[int]) -> dict[int, list[int]]:
-        """Return the values that are not needed after an operation, by operation."""
+        """For each operation's index, indices of the values that nobody needs after it."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         kept = {slot for _, slot in self._exits}
         dead: dict[int, list[int]] = {}
@@ -273,9 +277,12 @@ class Stage:
         return dead
 
     def _pieces(self, nodes: list[int], backend: str) -> list[tuple[int, bool, list[Step]]]:
-        """Return the layers as compiled code.
+        """Compile consecutive layers together with torch.compile.
 
-        Runs are cut before layers that draw random numbers, because seeds are set between runs.
+        A new compiled part begins at each layer that draws random numbers, because seeds are set between parts.
+
+        Returns:
+            For each part: its first layer, True if that layer draws random numbers, and a list of one step.
         """
         from hocket.profiling.capture.compiled import CompiledStep, check_backend
 
@@ -344,7 +351,7 @@ class Stage:
         return thing
 
     def _set_aside(self) -> list[tuple[Any, Any, Tensor]]:
-        """Let the run change copies of the buffers; return what to restore."""
+        """Replace changing buffers by copies; return (container, key, buffer) to restore."""
         kept = []
         for name in self._changing:
             spare = self._buffers[name].clone()

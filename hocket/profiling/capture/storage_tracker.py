@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that follows every storage created inside it.
+    """Context manager that counts the bytes of every storage created inside it.
 
     Storages of the backward pass are included.
 
@@ -96,7 +96,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Identity of a tensor's storage while that storage exists."""
+    """Identity of a tensor's storage; unique only while the storage exists."""
     return tensor.untyped_storage()._cdata
 
 

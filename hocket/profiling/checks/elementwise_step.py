@@ -22,15 +22,16 @@ _SIZE = 2
 _SHAPES = ((8, 8), (8,))
 
 Cut = Callable[[Tensor], Sequence[Tensor]]
-"""The parts of a tensor."""
+"""Function from a tensor to its shards."""
 Groups = Sequence[Sequence[Tensor]]
 """Tensors of each parameter group."""
 
 
 def is_elementwise(job: Job) -> bool:
-    """True unless the optimizer's step of a shard differs from a shard of its step.
+    """True if optimizer steps on shards of a weight equal a step on the whole weight.
 
-    It differs for Adafactor, for example.
+    They differ for Adafactor, for example. Also True if nothing is known, because the optimizer cannot step float64
+    weights on the CPU.
     """
     try:
         # The check uses real tensors, even if the job runs on fake tensors.
@@ -95,9 +96,9 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
 
 
 def kept_keys(job: Job) -> dict[str, frozenset[str]]:
-    """Keys of the optimizer's state, by parameter name.
+    """Keys of the optimizer state after a step, by parameter name.
 
-    A step of small weights finds them.
+    They are found by a step on small weights. Keys with the value None are left out.
     """
     written = written_parameters(job)
     names = group_names(job)
@@ -113,7 +114,7 @@ def kept_keys(job: Job) -> dict[str, frozenset[str]]:
 
 
 def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[Tensor]]:
-    """Run successive optimizer steps on small weights, and return the resulting weights by parameter group.
+    """Run successive optimizer steps on small weights; return the weights by group.
 
     Arguments:
         start: initial weights of each group, in place of the job's own weights.
@@ -137,5 +138,5 @@ def _tried(job: Job, weights: Groups) -> tuple[Optimizer, list[list[nn.Parameter
 
 
 def _like(weight: Tensor, group: Sequence[Tensor]) -> Tensor:
-    """Return the first tensor of a group with about as many dimensions."""
+    """Return the first tensor of a group with the nearest number of dimensions."""
     return min(group, key=lambda p: abs(p.dim() - weight.dim()))

@@ -48,7 +48,11 @@ class Additivity:
 
 @dataclass(frozen=True)
 class _Ran:
-    """Result of a forward and backward: the loss, and the concatenated gradients."""
+    """Result of a forward and backward.
+
+    Attributes:
+        gradients: all gradients, or evenly spread elements of them, in one dimension.
+    """
 
     batch: Batch
     samples: int
@@ -74,6 +78,9 @@ class _Split:
         """Return the relative differences of loss and gradients.
 
         The weighted sum of the halves is compared with the whole.
+
+        Arguments:
+            shares: weight of each half in the sum.
         """
         loss = sum(share * half.loss for share, half in zip(shares, self.halves, strict=True) if share)
         gradients = sum(
@@ -95,10 +102,9 @@ class _Split:
 def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
     """Compare loss and gradients of a few samples with those of their halves.
 
-    The halves are summed by `Job.loss_weight`.
-
-    Samples are chosen so that the halves differ: in the number of ignored labels, and in classes. The allowed
-    difference is measured: the same samples run again with weights that are rounded in another way.
+    The losses of the halves are added up with the weights of `Job.loss_weight`. Samples are chosen so that the halves
+    differ in the number of ignored labels, or in classes. The allowed difference is measured: the same samples run
+    again with weights that are rounded in another way.
 
     Arguments:
         written: names of buffers that the forward writes, a possible reason for a difference.
@@ -175,7 +181,7 @@ def _suggested(found: Suggestion, split: _Split) -> tuple[float, ...]:
 
 @contextmanager
 def _steady(job: Job) -> Iterator[None]:
-    """Run the unmodified model, except for its batch normalisation."""
+    """Context that restores the model; batch normalisation uses running statistics."""
     modules = all_modules(job.model, job.loss)
     device = next((p.device for p in job.model.parameters()), torch.device("cpu"))
     with untouched(modules, device), torch.enable_grad():
@@ -186,9 +192,12 @@ def _steady(job: Job) -> Iterator[None]:
 
 
 def _ran(job: Job, means: Means, first: Sequence[int], second: Sequence[int]) -> _Split:
-    """Run both halves and the whole.
+    """Run two halves of a batch, and the whole batch.
 
     The effect of rounding in the model is measured if they differ by more than the dtype's rounding.
+
+    Arguments:
+        first, second: indices of the samples of each half.
     """
     weights = [p for p in job.model.parameters() if p.requires_grad]
     eps = max(torch.finfo(torch.float32).eps, *(torch.finfo(p.dtype).eps for p in weights))
@@ -270,7 +279,11 @@ def _halves(job: Job) -> list[tuple[list[int], list[int]]]:
 
 
 def _scores(job: Job, known: Sequence[int]) -> Iterator[list[float]]:
-    """Iterate over criteria of dissimilarity: weights, counted tokens, classes."""
+    """Yield scores of samples by several criteria: weights, counted tokens, classes.
+
+    Arguments:
+        known: indices of the samples. Each result has one score for each of them; 0 excludes a sample.
+    """
     batches = [job.batch([i]) for i in known]
     if callable(job.loss_weight):
         yield [loss_weight(job, batch, 1) for batch in batches]

@@ -18,7 +18,12 @@ _SHIFTS = (0, 1)
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A loss weight, with a description of the loss and the line for the job file."""
+    """A candidate for `Job.loss_weight`.
+
+    Attributes:
+        text: description of the loss that this weight explains.
+        line: argument of `Job` to write into the job file.
+    """
 
     weight: Callable[[Batch], Any]
     text: str
@@ -26,7 +31,7 @@ class Suggestion:
 
 
 def suggestions(job: Job, batch: Batch) -> Iterator[Suggestion]:
-    """Iterate over possible loss weights for a batch, common weights first."""
+    """Yield possible loss weights for a batch: by classes, token counts and masks."""
     yield from _of_classes(job, batch)
     whole = [key for key, value in batch.items() if not value.is_floating_point() and not value.is_complex()]
     known = {key: list(dict.fromkeys((*_IGNORED, _commonest(batch[key])))) for key in whole}

@@ -25,8 +25,8 @@ def verify(captured: Captured) -> bool:
         False if a comparison is impossible: the model draws random numbers without influence on its loss.
 
     Raises:
-        CaptureError: the results differ. The error names the loss or the parameter with the largest difference, or the
-            operation that the model itself changes at each call.
+        CaptureError: the results differ, or the model's own backward fails. The error names the loss or the first
+            parameter that differs, or the operation that the model itself changes at each call.
     """
     trace = captured.trace
     used = {i for layer in captured.layers for i in layer.nodes}

@@ -16,9 +16,13 @@ def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
 
 
 def indices_at(position: int, count: int, samples: int, seed: int) -> list[int]:
-    """Return the sample indices of the stream from a position on; shape (count,).
+    """Return `count` consecutive sample indices of the sample stream.
 
     Every epoch has its own shuffled order. The stream continues across the end of an epoch.
+
+    Arguments:
+        position: number of earlier samples in the stream, over all epochs.
+        samples: number of samples of the data.
     """
     out: list[int] = []
     while len(out) < count:
@@ -30,9 +34,12 @@ def indices_at(position: int, count: int, samples: int, seed: int) -> list[int]:
 
 
 def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
-    """Return the sample indices of step `step` (from 0); shape (batch_size,).
+    """Return the sample indices of step `step` (from 0), `batch_size` of them.
 
     The position in the stream is step * batch_size. Every sample is used once per epoch.
+
+    Raises:
+        InputError: a number is out of range.
     """
     if step < 0 or batch_size < 1 or samples < 1:
         raise InputError("order", f"step {step}, batch {batch_size}, {samples} samples", "step >= 0, others >= 1")

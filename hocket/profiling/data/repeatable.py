@@ -15,7 +15,7 @@ from hocket.profiling.job.job import Job
 from hocket.util.units import show_count
 
 Reads = dict[str, Any]
-"""JSON record of one process: length of the data, sums of samples read twice."""
+"""JSON record of one process: length of the data, checksums of samples read twice."""
 _INDICES = 4  # samples that are read; the first ones for two epochs
 _LATER = 2
 _EXPECTED = "the same sample at every read, in every process"
@@ -31,7 +31,7 @@ SEED = (
 
 
 def check_repeatable(job: Job) -> None:
-    """Read some samples twice, and compare them; the cost is a dozen reads.
+    """Read up to six samples twice, and compare the reads.
 
     Raises:
         InputError: a sample differs or cannot be read; the error names the sample.
@@ -65,7 +65,8 @@ def check_reads(job: Job, reads: Sequence[Reads]) -> None:
         reads: reads of each process, by rank.
 
     Raises:
-        InputError: two reads of a sample differ; the error names the sample, the item and, if different, the workers.
+        InputError: two reads of a sample differ, or the length of the data differs between processes. The error names
+            the sample and the item, or the workers.
     """
     for rank, read in enumerate(reads):
         if read["samples"] != reads[0]["samples"]:

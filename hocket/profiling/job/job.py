@@ -54,6 +54,7 @@ class Job:
         batch_size: global batch size, in samples per optimizer step.
         inputs: number of leading tuple items that are positional arguments of the model; the other items go to the
             loss. For dictionaries, the keys in the signature of the forward go to the model, the others to the loss.
+            Without a loss, a forward with `**kwargs` gets all keys.
         seed: seed of the data order and of the random numbers in the model and in `data[i]`.
         clip_grad_norm: maximum global gradient norm, over all parameters of the model. Larger gradients are scaled down
             before the step, as in `torch.nn.utils.clip_grad_norm_`.
@@ -158,6 +159,8 @@ class Job:
     def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
         """Stack samples into a batch.
 
+        With `precision`, the model's floating-point inputs are cast to it in the compute copy of the job.
+
         Arguments:
             indices: indices of the samples in the data.
             positions: position of each sample in the sample stream; by default its index. The position seeds the random
@@ -194,7 +197,11 @@ class Job:
         return out
 
     def split(self, batch: Batch) -> tuple[tuple[Any, ...], Batch, tuple[Any, ...], Batch]:
-        """Split a batch into (args, kwargs, loss args, loss kwargs)."""
+        """Split a batch into arguments of the model and arguments of the loss.
+
+        Returns:
+            (args of the model, kwargs of the model, args of the loss, kwargs of the loss).
+        """
         if "item0" in batch:
             values = tuple(batch.values())
             if len(values) < self.inputs:
@@ -221,9 +228,10 @@ class Job:
         return cast("Tensor", found)
 
     def batch_at(self, position: int, count: int) -> Batch:
-        """Read `count` samples of the stream, starting at a position.
+        """Read the next `count` samples of the sample stream, as a batch.
 
-        The position counts the earlier samples of all epochs.
+        Arguments:
+            position: number of earlier samples in the stream, over all epochs.
 
         Raises:
             InputError: see `batch`; or the length of the data has changed since the job was made.
@@ -345,6 +353,9 @@ def refuse_in_job_file(what: str) -> None:
     """Refuse a long operation at the top level of a job file.
 
     Every process runs the job file to obtain the job, and would start the operation again.
+
+    Arguments:
+        what: name of the operation, for the error.
 
     Raises:
         InputError: a job file is in execution.

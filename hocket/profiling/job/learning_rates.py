@@ -97,7 +97,7 @@ class LearningRates:
         return [None if rate is None else float(rate) for rate in found]
 
     def set(self, optimizer: Optimizer, step: int) -> None:
-        """Set the values of a training step in an optimizer with equal groups."""
+        """Write the values of a training step into an optimizer's parameter groups."""
         for group, values in zip(optimizer.param_groups, self.at(step), strict=False):
             for key, value in values.items():
                 if isinstance(group[key], Tensor):
@@ -166,9 +166,10 @@ class Scheduled:
 
 
 def scheduled(job: Job, own: Mapping[str, nn.Parameter]) -> Scheduled:
-    """Return the optimizer of the local parameters, with its learning rates.
+    """Return the optimizer of a worker's parameters, with its learning rates.
 
-    See `optimizer_of`.
+    Arguments:
+        own: local parameters by name; see `optimizer_of`.
     """
     optimizer = optimizer_of(job, own)
     return Scheduled(optimizer, LearningRates(job, optimizer))

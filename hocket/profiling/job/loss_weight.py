@@ -115,9 +115,9 @@ def loss_weight(job: Weighted, batch: Batch, samples: int) -> float:
 
 
 def whole_loss(job: Weighted, loss: Any, samples: int) -> Any:
-    """Scale the loss of a microbatch to the loss of a whole batch of such samples.
+    """Scale the loss of a microbatch to the size of a whole batch.
 
-    A sum grows with the number of samples; a mean does not.
+    A loss that is a sum over samples grows with their number. A mean is returned as it is.
 
     Arguments:
         loss: a number or a tensor.

@@ -22,7 +22,7 @@ _COUNTS = ("steps", "warmup_steps", "decay_steps", "stable_steps", "timescale")
 _BY_LOSS = ("reduce_lr_on_plateau", "greedy")
 
 Factor = Callable[..., float]
-"""Function of the step (from 0), the default rate, and arguments by name."""
+"""Function from the step (from 0), the default rate and named arguments to a factor."""
 
 
 def _constant(step: int, lr: float) -> float:

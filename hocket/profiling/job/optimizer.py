@@ -74,9 +74,7 @@ def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
 
 
 def whole_optimizer(job: Job) -> Optimizer:
-    """Return the job's optimizer of placeholders for the whole model.
-
-    It reveals the parameter groups.
+    """Return the job's optimizer of placeholders, to inspect the parameter groups.
 
     Raises:
         InputError: see `optimizer_of`.
@@ -125,6 +123,9 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
 
 def refill(optimizer: Optimizer, group: dict[str, Any], new: Here) -> None:
     """Replace the parameters of a group, and transfer their optimizer state.
+
+    Arguments:
+        new: the new parameters (second entries) with the old ones of the group that they stand for (third entries).
 
     Raises:
         InputError: the optimizer has computed state from the values of a sharded weight.
@@ -178,7 +179,7 @@ def has_scheduler(optimizer: Optimizer) -> bool:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first of some names, and the number of the others."""
+    """Format the first of some names and the number of the others, for an error."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -189,7 +190,7 @@ def _stand_in(p: Tensor, device: torch.device) -> nn.Parameter:
 
 
 def _of_shape(value: Any, given: Tensor, p: Tensor) -> Any:
-    """Return the optimizer state of a shard, from the state of the whole weight."""
+    """Return one entry of a shard's optimizer state, from that of the whole weight."""
     if not isinstance(value, Tensor) or value.shape != given.shape:
         return value.clone() if isinstance(value, Tensor) else value
     first = value.flatten()[:1]

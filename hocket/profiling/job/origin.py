@@ -50,7 +50,11 @@ class JobSource:
 
 
 def makers_at_work() -> tuple[JobSource, ...]:
-    """Return the call stack, innermost first, up to the top level of a module."""
+    """Return the functions in execution that can be called again, innermost first.
+
+    A function counts if its arguments have their default values, and it can be found by its name. The first top level
+    of a module on the call stack ends the search, and is the last entry.
+    """
     found = []
     for frame in _frames(sys._getframe(1)):
         code = frame.f_code
@@ -66,6 +70,9 @@ def origin_of(job: object, makers: tuple[JobSource, ...]) -> Origin:
     """Return the origin of a job.
 
     The origin is either a module-level name of the job, or the function that constructed the job.
+
+    Arguments:
+        makers: result of `makers_at_work` at the job's construction.
 
     Raises:
         InputError: the job has no origin; the error gives the next step.
@@ -109,7 +116,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_the_same_call(frame: FrameType) -> bool:
-    """True if a call by name, without arguments, repeats the frame's call."""
+    """True if calling a frame's function by its name, without arguments, repeats it."""
     found = look_up(frame.f_globals, frame.f_code.co_qualname)
     function = inspect.unwrap(found) if callable(found) else None
     own = inspect.isfunction(function) and function.__code__ is frame.f_code

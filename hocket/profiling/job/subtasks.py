@@ -59,12 +59,12 @@ class Subtask(nn.Module):
         self.bias = None if own is None else nn.Parameter(own, requires_grad=trained)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (..., in) to (..., own features), and return the input too."""
+        """Map (..., in) to this subtask's output features, and return the input too."""
         return nn.functional.linear(x, self.weight, self.bias), x.view_as(x)
 
 
 class Decomposed(nn.Module):
-    """Linear layer as a sequence of subtasks."""
+    """Linear layer as a sequence of `count` subtasks."""
 
     def __init__(self, linear: nn.Linear, count: int) -> None:
         super().__init__()

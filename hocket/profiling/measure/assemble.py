@@ -28,7 +28,7 @@ class MeasuredSeconds:
         forward, backward: seconds by layer, shape (layers,).
         noise: half the interquartile range of forward + backward, shape (layers,).
         whole_forward, whole_backward: seconds of the undivided model.
-        forward_std, backward_std: standard deviations of these.
+        forward_std, backward_std: standard deviations of `whole_forward` and `whole_backward`; 0 if unknown.
     """
 
     forward: np.ndarray
@@ -45,9 +45,9 @@ class MeasuredSize:
     """Measurements at one microbatch size.
 
     Attributes:
-        size: samples.
+        size: samples of a microbatch.
         bytes: bytes by layer.
-        seconds: seconds; None if not measured.
+        seconds: times of the layers and of the model; None if not measured.
         load_s: seconds to load a microbatch.
     """
 
@@ -62,11 +62,11 @@ class MeasuredStep:
     """Measurements of the optimizer.
 
     Attributes:
-        state_bytes: bytes of optimizer state, by parameter.
-        seconds: seconds of a step, by parameter.
-        copy_s: additional seconds of a step on a copy, by parameter.
-        call_s: fixed seconds of each step, in addition to those of the parameters.
-        layer_bytes: temporary memory of a step, by layer.
+        state_bytes: bytes of optimizer state, by parameter name.
+        seconds: seconds of a step, by parameter name.
+        copy_s: additional seconds of a step on a copy of the weights, by parameter name.
+        call_s: fixed seconds of each step, in addition to `seconds`.
+        layer_bytes: bytes of temporary memory of a step, by layer.
         together: True if a step of all layers needs the sum of `layer_bytes`.
     """
 
@@ -187,7 +187,10 @@ def _known(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
-    """Return the first layer that needs a part of the memory of each shared gradient."""
+    """Return `Tensor.gradient_until` (profiling/layer.py) of gradients in one storage.
+
+    The result is by tensor name. Gradients with a storage of their own are left out.
+    """
     found = {}
     for layer in counted:
         for names in layer.parts:

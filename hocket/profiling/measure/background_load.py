@@ -69,6 +69,8 @@ class BackgroundLoad:
 
         Arguments:
             job: the job's file; None if no other process can load the job.
+            count: number of companions.
+            threads: threads of each companion.
             wait_s: limit in seconds for a companion to load the job, or to train a first microbatch of another size.
         """
         self._job, self._threads, self._wait_s = job, threads, wait_s
@@ -159,7 +161,7 @@ class BackgroundLoad:
 
 
 class _Wanted:
-    """Microbatch size that the parent asks for."""
+    """Microbatch size that the parent process asks for; read from standard input."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -174,7 +176,11 @@ class _Wanted:
 
 
 def main(text: str) -> None:
-    """Train until the parent ends."""
+    """Train as one companion until the parent process ends.
+
+    Arguments:
+        text: JSON object with `job` (path), `threads` and `parent` (process id).
+    """
     orders = json.loads(text)
     if sys.platform == "linux":
         # A thread that holds the interpreter could keep this process from seeing its input's end.

@@ -1,6 +1,7 @@
 """Measured speed of compiled runs of layers, relative to eager execution.
 
-Runs execute one after the other in a whole forward and backward.
+A run is some consecutive layers that are compiled together. Runs execute one after the other in a whole forward and
+backward.
 
 Rules of this file: compiled and eager iterations alternate, so that a slow spell of the machine affects both. The
 first compiled iteration, which compiles the code, is reported separately and not counted.
@@ -19,10 +20,13 @@ _LEAST, _MOST = 5, 40  # iterations
 
 
 def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
-    """Ends of runs of layers with about equal times.
+    """Divide layers into runs with about equal times.
 
     Arguments:
         seconds: seconds of each layer.
+
+    Returns:
+        For each run, the index after its last layer.
     """
     count, total = min(_RUNS, len(seconds)), sum(seconds)
     found, passed = list[int](), 0.0
@@ -34,13 +38,14 @@ def ends_of(seconds: Sequence[float]) -> tuple[int, ...]:
 
 
 def speedup(timers: Sequence[LayerTimer], ends: tuple[int, ...], backend: str, budget_s: float) -> Compiled:
-    """Measure runs of layers, compiled and eager.
+    """Measure the speed of compiled runs of layers, relative to eager execution.
 
     Arguments:
         timers: one for each microbatch size, ascending.
-        ends: ends of the runs (see `ends_of`).
+        ends: result of `ends_of`.
         backend: backend of torch.compile.
-        budget_s: limit in seconds over all sizes, without compilation.
+        budget_s: approximate seconds of measurement over all sizes, without compilation. Each size gets at least
+            `_LEAST` iterations.
 
     Raises:
         CaptureError: torch cannot compile a layer.

@@ -45,7 +45,8 @@ def queued_s(scheduled: Path | None = None) -> float:
     The result is 0 if the kernel does not count this time.
 
     Arguments:
-        scheduled: a file with nanoseconds on a core, nanoseconds in a queue for one, and turns, instead of the thread's own.
+        scheduled: file to read instead of the thread's own `schedstat`: nanoseconds on a core, nanoseconds of waiting
+            for one, and number of turns.
     """
     try:
         if scheduled is not None:
@@ -74,9 +75,10 @@ class CoreClock:
 
 
 def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[], float] = queued_s) -> float:
-    """Clock of the calling thread without waits for a core; blocked time is included.
+    """Return seconds on a clock that stops while the thread waits for a core.
 
-    It never runs backwards: both counts are read again if the thread waited between them.
+    Time in which the thread sleeps or waits for anything else is included. The clock never runs backwards: both counts
+    are read again if the thread waited between them.
     """
     before_s = queued()
     for _ in range(_TRIES):

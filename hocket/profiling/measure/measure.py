@@ -42,15 +42,15 @@ def measure(
     request: MeasureRequest = USUAL_REQUEST,
     part: Callable[[Captured], Captured] | None = None,
 ) -> ModelProfile:
-    """Measure a job.
+    """Measure the profile of a job: seconds and bytes of each layer.
 
     On a CPU, this process keeps freed memory from then on, as workers do (util/malloc.py).
 
     Arguments:
         microbatch_sizes: numbers of samples; sizes above the job's batch size are left out.
         request: device, time limit and other settings of the measurement.
-        part: function from the captured job to the part to measure, with the same layers: a rank of a tensor-parallel
-            group has a part of each layer.
+        part: function from the captured job to the part that a tensor-parallel rank runs, with the same layers; None
+            to measure the whole job.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
@@ -130,7 +130,7 @@ def usual_sizes(batch_size: int) -> list[int]:
 
 
 def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
-    """Leave out microbatches of one sample if the model (BatchNorm) refuses them."""
+    """Leave out microbatch size 1 if the model (BatchNorm) refuses it; return notes."""
     notes = []
     for size in list(sizes):
         try:
@@ -145,7 +145,7 @@ def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
 
 @contextmanager
 def _quiet(threads: int, device: torch.device) -> Iterator[None]:
-    """Set a worker's number of threads, stop garbage collection, keep random state."""
+    """Context with a worker's threads, without garbage collection; keeps random state."""
     before = torch.get_num_threads()
     collects = gc.isenabled()
     devices = [device] if device.type == "cuda" else []

@@ -28,9 +28,9 @@ class LayerBytes:
 
     Attributes:
         stash, working, backward, fresh: `stash_bytes`, `working_bytes`, `backward_bytes` and `fresh_bytes`.
-        keeps: tensors between layers that this layer's autograd keeps.
-        parts: groups of tensors between layers with gradients in one storage. The layer's backward allocates the
-            storage, and it exists as long as its last part.
+        keeps: names of tensors between layers that this layer's autograd saves.
+        parts: groups of names of tensors between layers with gradients in one storage. The layer's backward allocates
+            the storage, which is freed with the last gradient in it.
     """
 
     stash: int
@@ -42,12 +42,12 @@ class LayerBytes:
 
 
 def seed_of(layer: int) -> int:
-    """Return the fixed seed of a layer."""
+    """Return a fixed seed of a layer's random numbers."""
     return layer + 1
 
 
 def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
-    """Count the bytes of each layer, in runs of single-layer stages."""
+    """Count the bytes of each layer; `stages` has one stage for each layer."""
     stash, keeps = _stashes(captured, stages, batch)
     working, backward, fresh, parts = _peaks(captured, stages, batch, stash)
     columns = zip(stash, working, backward, fresh, keeps, parts, strict=True)
@@ -57,10 +57,7 @@ def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Te
 def _stashes(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
 ) -> tuple[list[int], list[frozenset[str]]]:
-    """Return the bytes that autograd keeps, by layer that computed them.
-
-    Also returns the tensors between layers that each layer keeps.
-    """
+    """Saved bytes by layer that computed them; names of tensors that each layer saves."""
     made = dict(batch)
     maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
     for stage in stages:
@@ -106,7 +103,7 @@ def _same(tensor: Tensor) -> Tensor:
 def _peaks(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
-    """Return working, backward, fresh bytes and shared gradient storages, by layer."""
+    """Return `working`, `backward`, `fresh` and `parts` of `LayerBytes`, by layer."""
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):
@@ -133,7 +130,7 @@ def _peaks(
 
 
 def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
-    """Return groups of gradients that share one storage, by name."""
+    """Return groups of names of gradients that share one storage."""
     groups: dict[int, set[str]] = {}
     for name, gradient in box.items():
         groups.setdefault(storage_key(gradient), set()).add(name)
@@ -143,11 +140,10 @@ def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
 def _backward(
     captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Return the peak of one layer's backward, and its increase above the start.
+    """Return peak bytes of one layer's backward, and its increase since the start.
 
-    The peak includes the memory that the layer's graph frees.
-
-    The gradients of the layer's inputs are put into `box`.
+    The peak includes memory that the backward frees, such as saved activations. The gradients of the layer's inputs
+    are put into `box`.
     """
     with StorageTracker() as tracker:
         caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
@@ -163,7 +159,7 @@ def _backward(
 
 
 class Catch(torch.autograd.Function):
-    """Identity that catches a tensor's gradient without the copy of a leaf."""
+    """Identity with a backward that stores the gradient in `box[name]`, uncopied."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str, box: dict[str, Tensor]) -> Tensor:
@@ -185,7 +181,10 @@ def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[
 def border(
     captured: Captured, out: dict[str, Tensor], grads: dict[str, Tensor]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the roots of a stage's backward: its outputs and their gradients."""
+    """Return the roots of a stage's backward: outputs, and their gradients.
+
+    A gradient is None for the loss. Outputs without a gradient are left out.
+    """
     ends, ways = [], []
     for name, tensor in out.items():
         if tensor.requires_grad and (name == captured.loss_tensor or name in grads):
@@ -195,14 +194,14 @@ def border(
 
 
 def collect(given: dict[str, Tensor], grads: dict[str, Tensor]) -> None:
-    """Add the gradients of a stage's inputs to those from other readers."""
+    """Add the gradients of a stage's inputs `given` to `grads`, by name."""
     for name, tensor in given.items():
         if tensor.grad is not None:
             grads[name] = grads[name] + tensor.grad if name in grads else tensor.grad
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the bytes of optimizer state by parameter, after a step."""
+    """Return the bytes of optimizer state by parameter name, after a step."""
 
     def tensors(thing: Any) -> list[Tensor]:
         return [t for t in thing.values() if isinstance(t, Tensor)] if isinstance(thing, dict) else []
@@ -213,11 +212,10 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, T
 def step_peaks(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], layers: Sequence[Sequence[str]]
 ) -> tuple[list[int], bool]:
-    """Measure the temporary memory of a warm optimizer step by layer.
+    """Measure the temporary bytes of an optimizer step (after the first) by layer.
 
-    Also returns True if a step of all layers needs the sum.
-
-    Some optimizers process one parameter after the other; others process all at once (torch's `foreach`).
+    Also returns True if a step of all layers needs the sum: some optimizers process one parameter after the other,
+    others all at once (torch's `foreach`). `layers` has the parameter names of each layer.
     """
 
     def peak(names: Sequence[str]) -> int:

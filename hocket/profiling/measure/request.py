@@ -18,7 +18,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class MeasureRequest:
-    """Request for a measurement of a job on one device.
+    """Settings of a measurement of a job on one device.
 
     Attributes:
         device: the device, such as "cpu" or "cuda".
@@ -50,7 +50,7 @@ class MeasureRequest:
             self.progress(done, total, what)
 
     def place(self) -> torch.device:
-        """The device.
+        """Return the device, after checking that the request fits it.
 
         Raises:
             InputError: the device is unknown or absent, or neighbours do not fit it.

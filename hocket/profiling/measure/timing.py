@@ -102,6 +102,7 @@ def timed(timer: LayerTimer, single: Sequence[Stage], whole: WorkerCosts, budget
     Arguments:
         single: a stage for each layer.
         whole: the undivided model.
+        budget_s: approximate seconds of this round; at least `LEAST` iterations run.
         times: receives the seconds.
     """
     ways, clock = tuple(StepMode), timer.clock
@@ -128,16 +129,15 @@ def timed(timer: LayerTimer, single: Sequence[Stage], whole: WorkerCosts, budget
 
 
 def deviation(seconds: Sequence[float], rounds: Sequence[int]) -> float:
-    """Estimate the standard deviation of replicas that run at the same time.
+    """Estimate the standard deviation among replicas that run at the same time.
 
-    It is the standard deviation between consecutive measurements.
-
-    Two normal values differ by 2 / sqrt(pi) standard deviations on average, so the mean difference of neighbours
-    gives the deviation. Slow drift, which all replicas share, does not count, and a few disturbed values weigh
-    little.
+    The estimate uses differences of consecutive measurements. Two normal values differ by 2 / sqrt(pi) standard
+    deviations on average, so the mean difference gives the deviation. Slow drift, which all replicas share, does not
+    count, and a few disturbed values have little weight.
 
     Arguments:
-        rounds: indices at which rounds begin. Values of different rounds are not neighbours.
+        seconds: consecutive measurements.
+        rounds: indices at which rounds begin. Differences between rounds are left out.
     """
     first = set(rounds)
     steps = [abs(b - a) for k, (a, b) in enumerate(pairwise(seconds), start=1) if k not in first]

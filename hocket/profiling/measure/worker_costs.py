@@ -59,7 +59,8 @@ class Marks:
 class StepMode(Enum):
     """Mode of an optimizer step.
 
-    LEAST steps the smallest parameter alone, which shows the fixed cost.
+    IN_PLACE updates the weights. COPYING updates a copy and keeps the old weights. LEAST updates the smallest
+    parameter alone, which shows the fixed cost of a step.
     """
 
     IN_PLACE = 0
@@ -81,7 +82,7 @@ class WorkerCosts:
     """The undivided model on one device, for microbatches of one size.
 
     Attributes:
-        stage: all layers.
+        stage: one stage with all layers.
         masters: the parameters that the optimizer updates, by global name.
         optimizer: the job's optimizer.
     """
@@ -151,9 +152,9 @@ class WorkerCosts:
         return loaded
 
     def _backward(self, root: GradientEdge) -> None:
-        """Accumulate gradients.
+        """Run a backward that accumulates into the gradients of earlier ones.
 
-        Between two backwards the gradients belong to the worker and not to the parameters.
+        Between two backwards this object holds the gradients, and the parameters have none.
         """
         for leaf, gradient in zip(self._leaves.values(), self._gradients, strict=True):
             leaf.grad = gradient
@@ -164,7 +165,7 @@ class WorkerCosts:
             leaf.grad = None
 
     def _cast(self, slot: list[Tensor], way: StepMode) -> None:
-        """Cast the compute weights from the master weights."""
+        """Copy the master weights into the compute weights `slot`, cast to their dtype."""
         with torch.no_grad():
             pairs = [
                 (tensor, master.data)

@@ -23,7 +23,13 @@ MAX_SIZE = 2**31
 
 @dataclass(frozen=True)
 class LayerKey:
-    """Identity of a layer in the file: kind, JSON parameters, input shape of a sample."""
+    """Identity of a layer in the file.
+
+    Attributes:
+        kind: DeepPool's name of the layer's kind.
+        parameters: JSON object of the layer's parameters, as text.
+        input_shape: input shape of one sample, without the batch dimension.
+    """
 
     kind: str
     parameters: str
@@ -39,7 +45,11 @@ class LayerKey:
 
 
 def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
-    """Return the shape of one sample's output."""
+    """Return the output shape of one sample, without the batch dimension.
+
+    Raises:
+        InputError: the layer's parameters or its input shape are invalid.
+    """
     p = _parameters(key, place)
     if key.kind == "linear":
         return (*key.input_shape[:-1], _whole(p, "out_features", place))
@@ -70,7 +80,11 @@ def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
 
 
 def weights_bytes(key: LayerKey, place: str) -> float:
-    """Return the bytes of the layer's parameters, with the biases of convolutions."""
+    """Return the bytes of the layer's parameters, with the biases of convolutions.
+
+    Raises:
+        InputError: the layer's parameters are invalid.
+    """
     p = _parameters(key, place)
     if key.kind == "linear":
         columns = _whole(p, "in_features", place) + (1 if p.get("bias", True) else 0)
@@ -92,9 +106,9 @@ def weights_bytes(key: LayerKey, place: str) -> float:
 
 
 def weights_known(key: LayerKey) -> bool:
-    """True if the weights of this kind of transformer layer are known.
+    """True unless the layer is a transformer layer of an unknown kind.
 
-    Other kinds get an output of the input's shape and 0 bytes of weights.
+    Such a layer counts as having 0 bytes of weights and an output of its input's shape.
     """
     return (
         len(key.input_shape) != 2

@@ -13,7 +13,7 @@ MAX_TEXT_BYTES = 32 * 2**20
 def lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """Yield place and text of every line that is not blank.
 
-    A place is such as 'vgg16.graph.txt line 12'.
+    A place is a text such as 'vgg16.graph.txt line 12'.
 
     Raises:
         InputError: the file is missing, too large, or not text.
@@ -29,6 +29,9 @@ def lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 def number(text: str, place: str, what: str) -> float:
     """Parse a finite number >= 0.
+
+    Arguments:
+        place, what: place and meaning of the number, for the error.
 
     Raises:
         InputError: the text is not such a number.

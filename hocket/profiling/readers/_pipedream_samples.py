@@ -48,7 +48,10 @@ def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: 
 
 
 def _vectors(description: str, outputs_bytes: tuple[float, ...], images: bool) -> Iterable[float]:
-    """Yield the number of vectors that an operator writes, if it is one per sample."""
+    """Yield the minibatch sizes that fit the output bytes of an operator.
+
+    Only LSTM states and, in a model with convolutions (`images`), linear layers have one known vector per sample.
+    """
     linear, lstm = _LINEAR.match(description), _LSTM.match(description)
     if linear and images and int(linear[1]):
         yield outputs_bytes[0] / FLOAT_BYTES / int(linear[1])

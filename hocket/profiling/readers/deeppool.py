@@ -103,8 +103,8 @@ def _parse(path: str | Path) -> tuple[dict[LayerKey, list[Times]], list[LayerKey
     """Parse the file.
 
     Returns:
-        Times of every key and occurrence, the layers of the longest block in order, and True if only totals are
-        given.
+        For each layer key, times of each occurrence in a block, by batch size; the layers of the longest block, in
+        order; and True if the file gives only totals of forward and backward.
     """
     measured: dict[LayerKey, list[Times]] = defaultdict(list)
     blocks: dict[int, list[LayerKey]] = defaultdict(list)

@@ -91,7 +91,7 @@ def read(
 
 
 def _name(path: str | Path) -> str:
-    """Return the model's name: that of the file, or of the folder of a `graph.txt`."""
+    """Name of the model: the file's name, or the folder's name for a `graph.txt`."""
     stem = Path(path).name.removesuffix(".gz").removesuffix(".txt").removesuffix(".graph")
     return (Path(path).resolve().parent.name or stem) if stem == "graph" else stem
 

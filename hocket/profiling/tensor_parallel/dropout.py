@@ -20,13 +20,13 @@ Dropped = Callable[[Tensor, float], Tensor]
 
 
 class _Dropping(TorchFunctionMode):
-    """Mode that replaces the dropout masks of functions.
+    """Base of modes that replace the dropout masks of functions.
 
-    Before each mask it calls `draws`; if that returns True, it calls `dropped` instead of the function.
+    The mode calls `draws` before each mask. If the result is True, `dropped` applies dropout in place of the function.
     """
 
     def draws(self) -> bool:
-        """True if this mode draws the next mask instead of the function."""
+        """True if this mode, and not the function, draws the next mask."""
         return True
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
@@ -83,14 +83,14 @@ def _attend(
 
 @dataclass(frozen=True)
 class MaskPlace:
-    """Part of a mask: divided dimension, number of devices and this device's rank."""
+    """Place of a rank's part in a mask: divided dimension, number of ranks, rank."""
 
     dim: int
     width: int
     rank: int
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Apply a part of the whole mask; the backward keeps one byte an element."""
+        """Draw a whole mask and apply this rank's part; autograd saves 1 byte an element."""
         size = x.shape[self.dim]
         shape = (*x.shape[: self.dim], size * self.width, *x.shape[self.dim + 1 :])
         mask = torch.dropout(torch.ones(shape, dtype=x.dtype, device=x.device), p, True)
@@ -99,7 +99,7 @@ class MaskPlace:
 
 
 def dropout(place: MaskPlace, args: Any, kwargs: Any) -> Tensor:
-    """`torch.nn.functional.dropout` of a part: one operation for function modes."""
+    """`nn.functional.dropout` of a rank's part: one operation for function modes."""
     return _as_one(dropout, place, args, kwargs)
 
 
@@ -141,7 +141,7 @@ class MaskPart(_Dropping):
         self._dim = 0
 
     def draws(self) -> bool:
-        """True if the next mask is divided."""
+        """Go to the next mask; True if it is divided, so that this rank takes its part."""
         dim = next(self._dims, None)
         self._dim = self._dim if dim is None else dim
         return dim is not None
@@ -154,7 +154,7 @@ class MaskPart(_Dropping):
 
 
 class Dice(_Dropping):
-    """Mode with its own generator, because simulated devices would share one."""
+    """Mode with its own random generator: simulated ranks would share the default one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Dice(_Dropping):
         return super().__torch_function__(func, types, args, kwargs)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """A mask with independent elements, drawn from the mode's own generator."""
+        """Apply a mask of independent elements, drawn from the mode's own generator."""
         mask = torch.rand(x.shape, generator=self._draw, dtype=torch.float64) >= p
         return x * mask.to(x.device, x.dtype) / (1 - p)
 
@@ -212,9 +212,9 @@ def _followed(module: nn.Module, inside: list[str]) -> Iterator[None]:
 
 
 def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...], Tensor]:
-    """Masks that a run of a module draws, and the state of the generator after it.
+    """Dropout masks of one run of a module, and the random generator's state after it.
 
-    The run starts from a fixed state, and masks do not change it: the final state shows other random numbers.
+    The run starts from a fixed seed and draws no masks, so the state depends on other random numbers only.
     """
     listing = _Listing()
     with torch.random.fork_rng(devices=[]), _followed(module, listing.inside), listing:
@@ -224,10 +224,10 @@ def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...
 
 
 def divided_draws(whole: Sequence[Draw], part: Sequence[Draw], width: int) -> dict[str, tuple[int | None, ...]]:
-    """Return the divided dimension of each mask, by the module that draws it.
+    """Divided dimension of each dropout mask (None for none), by path of the module.
 
-    Modules without divided masks are left out. The masks of a module include those of the modules inside it that are
-    left out (see `MaskPart`).
+    The masks of the whole module are compared with those of one rank's part. Modules without divided masks are left
+    out; the module around them lists their masks, as `MaskPart` needs it.
 
     Raises:
         ValueError: the masks of the two runs differ in their modules, or in more than one divided dimension.

@@ -29,9 +29,9 @@ from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 class _Spread(torch.autograd.Function):
-    """f of the dissertation's figure 4.5: identity forward, sum over devices backward.
+    """Identity forward, all-reduce backward.
 
-    The gradients of several tensors are summed by one all-reduce.
+    One all-reduce sums the gradients of several tensors. This is f of figure 4.5 in Narayanan's dissertation.
     """
 
     @staticmethod
@@ -42,7 +42,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Sum the gradients: each device has the gradient through its own columns."""
+        """Sum the gradients: each rank has the gradient through its output features."""
         if len(gradients) == 1:
             return None, ctx.members.total(gradients[0])
         whole = ctx.members.total(torch.cat([g.flatten() for g in gradients]))
@@ -51,11 +51,11 @@ class _Spread(torch.autograd.Function):
 
 
 class _Total(torch.autograd.Function):
-    """g of the dissertation's figure 4.5: sum over devices forward, identity backward."""
+    """All-reduce forward, identity backward: g of Narayanan's figure 4.5."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, members: TensorParallelGroup) -> Tensor:
-        """Sum the products: each device has the product with its own rows."""
+        """Sum the products: each rank has the product of its input features."""
         return members.total(x)
 
     @staticmethod
@@ -77,7 +77,11 @@ def _total(x: Tensor, members: TensorParallelGroup) -> Tensor:
 class Shared:
     """Common input of the column-parallel layers that read one tensor.
 
-    The tensor is spread, or gathered from slices, once. Its gradients are summed by one collective.
+    The first of these layers takes the tensor, or all-gathers it from sequence slices. The others reuse it. One
+    collective sums its gradients.
+
+    Arguments:
+        readers: number of layers that read the tensor; it is released after the last of them.
 
     Attributes:
         along: division along the sequence; None if every rank has the whole tensor.
@@ -91,7 +95,7 @@ class Shared:
         self._left = 0
 
     def among(self, readers: int) -> "Shared":
-        """Input for the column-parallel layers of one stage, given their number."""
+        """Create a shared input for another number of column-parallel layers."""
         return Shared(readers, self._members, self.along)
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -108,9 +112,10 @@ class Shared:
 
 
 def share_among(modules: Iterable[nn.Module]) -> None:
-    """Let the column-parallel layers of one stage share their input.
+    """Let the column-parallel layers of one pipeline stage share their input.
 
-    Columns that were copied into the stage no longer wait for columns outside it.
+    Layers that were copied into the stage then share it among themselves only. A vocabulary-parallel output layer
+    among `modules` returns a plain tensor.
 
     Arguments:
         modules: modules that the stage calls, each as a step.
@@ -138,22 +143,22 @@ def _matrix(module: Any) -> Tensor:
 
 
 class ColumnParallel:
-    """A column-parallel linear layer: it computes some of the output features."""
+    """A column-parallel linear layer: each rank computes some of the output features."""
 
     _shared: Shared
     _features_out: int
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., features in) to (..., features out / width)."""
+        """Multiply: (..., features in) to (..., features out / width)."""
         y = self._shared.product(x, _matrix(self))
         return y if self.bias is None else y + _local(self.bias)
 
 
 class Scoring(ColumnParallel):
-    """A vocabulary-parallel output layer: it computes the logits of some words.
+    """A vocabulary-parallel output layer: logits of one rank's vocabulary entries.
 
-    Its result is marked as a part of all logits (`as_part`).
+    The result is marked as a part of the whole logits (`as_part`).
 
     Attributes of an instance:
         _as_step: the module is a step of a captured stage and returns a plain tensor.
@@ -163,19 +168,19 @@ class Scoring(ColumnParallel):
     _as_step = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """(..., features in) to (..., own words)."""
+        """Compute logits: (..., features in) to (..., vocabulary entries of this rank)."""
         found = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return found if self._as_step else as_part(found, self._words, found.dim() - 1)
 
 
 class Lookup:
-    """A vocabulary-parallel embedding: the sum over devices is its result."""
+    """A vocabulary-parallel embedding: an all-reduce adds up the ranks' look-ups."""
 
     _words: VocabularyRange
     _parameters: dict[str, Any]
 
     def forward(self, input: Tensor) -> Tensor:
-        """(...) word ids to (..., features)."""
+        """Look up token ids: (...) to (..., features)."""
         weight = self._parameters["weight"]
         at, known = self._words.sought(input)
         self._parameters["weight"] = _local(weight)
@@ -187,9 +192,9 @@ class Lookup:
 
 
 class RowParallel:
-    """A row-parallel linear layer: it reads some of the input features.
+    """A row-parallel linear layer: each rank reads some of the input features.
 
-    Its result is the sum over devices, or this rank's slice of the sum.
+    The result is the sum over ranks, or with sequence parallelism this rank's slice of the sum.
     """
 
     _members: TensorParallelGroup
@@ -198,7 +203,7 @@ class RowParallel:
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., features in / width) to (..., features out)."""
+        """Multiply and sum: (..., features in / width) to (..., features out)."""
         y, bias = nn.functional.linear(x, _matrix(self)), self.bias if self.bias is None else _local(self.bias)
         if self._along is not None:
             return scatter(y, bias, self._along)
@@ -208,12 +213,12 @@ class RowParallel:
 
 @dataclass(frozen=True)
 class SizeClaims:
-    """Sizes that an input reports if its last dimension has `features` entries.
+    """Shape that the inputs of a module report, in place of their real shape.
 
     Attributes:
-        features: entries of the last dimension.
-        narrower: divisor of the last dimension.
-        along: division along the sequence: the input reports the length of the whole sequence; None for its own
+        features: size of the last dimension of the inputs concerned; other inputs report their real shape.
+        narrower: divisor of the reported last dimension.
+        along: division along the sequence. The reported length is that of the whole sequence. None to report the real
             length.
     """
 
@@ -222,7 +227,7 @@ class SizeClaims:
     along: SequenceSlice | None = None
 
     def of(self, size: torch.Size) -> torch.Size:
-        """Return the reported size for a size."""
+        """Return the reported shape for a real shape."""
         found = [*size[:-1], size[-1] // self.narrower]
         if self.along is not None and len(found) > self.along.dim:
             found[self.along.dim] *= self.along.width
@@ -230,7 +235,7 @@ class SizeClaims:
 
 
 class _Claiming(Tensor):
-    """A tensor that reports another size. Operations on it use its real size."""
+    """A tensor that reports another shape. Operations on it use its real shape."""
 
     _claims: SizeClaims
 
@@ -245,12 +250,12 @@ class _Claiming(Tensor):
 
 
 class SizeQuery:
-    """A module that reads the size of its input."""
+    """A module that reads the shape of its inputs, and is told another one."""
 
     _claims: SizeClaims
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on inputs that report another size."""
+        """Run the module on inputs that report another shape (`SizeClaims`)."""
         given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor and x.dim() and x.is_floating_point()]
         inputs: list[Any] = [x for x in given if x.shape[-1] == self._claims.features]
         # The class of the same tensor changes: a tracer of tensors sees no other tensor.
@@ -266,14 +271,14 @@ class SizeQuery:
 class Summing:
     """A module that applies undivided weights to divided features or slices.
 
-    Each device computes a part of their gradients, so the gradients are summed over the devices.
+    Each rank computes a partial sum of the weights' gradients, so the ranks all-reduce them.
     """
 
     _summed: tuple[tuple[str, ...], TensorParallelGroup]
     _parameters: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module; the backward sums the gradients of its weights."""
+        """Run the module; the backward all-reduces the gradients of its weights."""
         names, members = self._summed
         whole = {name: self._parameters[name] for name in names}
         self._parameters.update(zip(names, _spread(whole.values(), members), strict=True))
@@ -284,18 +289,18 @@ class Summing:
 
 
 class DropoutModule:
-    """A module that draws dropout masks of divided tensors."""
+    """A module that applies dropout to divided tensors."""
 
     _draws: tuple[tuple[int | None, ...], int, int]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module with its part of the dropout masks."""
+        """Run the module with this rank's part of each dropout mask."""
         with MaskPart(*self._draws):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
 class SequenceEdge:
-    """First or last block (or both) of a run of blocks that pass slices on.
+    """First or last block (or both) of consecutive blocks that pass on slices.
 
     Attributes of an instance:
         _entering: numbers of the argument leaves that become slices, in pytree order.
@@ -307,7 +312,7 @@ class SequenceEdge:
     _along: SequenceSlice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on slices."""
+        """Slice the inputs of a first block, run it, gather the results of a last one."""
         leaves, tree = tree_flatten((args, kwargs))
         leaves = [enter(x, self._along) if i in self._entering else x for i, x in enumerate(leaves)]
         given, named = tree_unflatten(leaves, tree)
@@ -319,7 +324,10 @@ _classes: dict[tuple[type, type], type] = {}
 
 
 def become(module: nn.Module, trait: type) -> None:
-    """Put a trait in front of an instance's class; names and values stay."""
+    """Change a module's class, in place, to one that inherits from a trait first.
+
+    The module keeps its attributes, parameters and buffers.
+    """
     of = type(module)
     if (trait, of) not in _classes:
         name = f"{trait.__name__}{of.__name__}"

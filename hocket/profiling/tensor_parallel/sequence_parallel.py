@@ -1,9 +1,9 @@
 """Sequence parallelism: slices of a tensor along its positions, one for each rank.
 
-Between a row-parallel layer and the next column-parallel layers, each rank works on its slice of the positions. The
-all-reduce after a row becomes a reduce-scatter there and an all-gather before the columns.
+Between a row-parallel layer and the next column-parallel layers, each rank works on its slice of the positions. A
+reduce-scatter after the row-parallel layer and an all-gather before the column-parallel layers replace the all-reduce.
 Rules of this file: each conversion is one operation for autograd, and its backward is the inverse conversion. The
-gathered input of columns is not kept: their backward gathers it again.
+gathered input of column-parallel layers is not saved: their backward gathers it again.
 Source: Korthikanti et al. 2022, section 4.2.2.
 """
 
@@ -43,7 +43,7 @@ class SequenceSlice:
 
 
 class _Way(torch.autograd.Function):
-    """One conversion between slices and whole, with another one as its backward."""
+    """Conversion between slice and whole tensor: `there` forward, `back` backward."""
 
     @staticmethod
     def forward(
@@ -72,9 +72,10 @@ class _Scatter(torch.autograd.Function):
 
 
 class RegatheredInput:
-    """Gathered input of column-parallel layers.
+    """Input of column-parallel layers that is all-gathered again for their backward.
 
-    The backward of the first layer that needs it gathers it again. It is released after the last one.
+    Arguments:
+        readers: number of layers that read the input. The first backward gathers it, the last one releases it.
     """
 
     def __init__(self, along: SequenceSlice, readers: int) -> None:
@@ -82,7 +83,7 @@ class RegatheredInput:
         self._whole: Tensor | None = None
 
     def of(self, own: Tensor) -> Tensor:
-        """Return the whole tensor for a slice."""
+        """Return the whole tensor, gathered from this rank's slice if necessary."""
         found = self._along.gathered(own) if self._whole is None else self._whole
         self._left -= 1
         self._whole = found if self._left else None
@@ -91,7 +92,7 @@ class RegatheredInput:
 
 
 class _Product(torch.autograd.Function):
-    """`functional.linear` of a gathered input; only this rank's slice is kept."""
+    """`functional.linear` of a gathered input; autograd saves only this rank's slice."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
@@ -114,25 +115,28 @@ class _Product(torch.autograd.Function):
 
 
 scatter: Callable[[Tensor, Tensor | None, SequenceSlice], Tensor] = _Scatter.apply  # type: ignore[assignment]
-"""Reduce-scatter a row's partial products into slices of their sum; add the bias.
+"""Reduce-scatter a row-parallel layer's partial products, and add the bias.
 
-The gradient of the bias is that of the whole sequence.
+Each rank gets its slice of the sum. The gradient of the bias is summed over the whole sequence, on every rank.
 """
 
 
 def product(whole: Tensor, own: Tensor, weight: Tensor, again: RegatheredInput) -> Tensor:
     """Multiply (..., features in) by the transpose of (features out, features in).
 
-    Autograd keeps only the slice `own` of the first factor.
+    Arguments:
+        whole: gathered input.
+        own: this rank's slice of the input. Autograd saves the slice in place of the whole input.
+        again: gathers the input again in the backward.
     """
     found: Tensor = _Product.apply(whole, own.detach(), weight, again)  # type: ignore[no-untyped-call]
     return found
 
 
 def gather(own: Tensor, along: SequenceSlice) -> Tensor:
-    """Gather slices into the whole tensor before column-parallel layers.
+    """All-gather slices into the whole tensor before column-parallel layers.
 
-    Each rank knows the gradient through its own columns, so the backward is a reduce-scatter.
+    Each rank has only the gradient through its own output features, so the backward is a reduce-scatter.
     """
     found: Tensor = _Way.apply(own, along.gathered, along.scattered)  # type: ignore[no-untyped-call]
     return found
@@ -144,7 +148,7 @@ def enter(whole: Tensor, along: SequenceSlice) -> Tensor:
 
 
 def leave(own: Tensor, along: SequenceSlice) -> Tensor:
-    """Gather slices into the whole tensor, as one operation for tracing.
+    """All-gather slices into the whole tensor, as one operation for tracing.
 
     All ranks have the whole gradient, so the backward takes this rank's slice of it.
     """

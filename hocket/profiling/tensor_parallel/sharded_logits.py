@@ -1,7 +1,8 @@
-"""Vocabulary-parallel logits: each device has the logits of some words.
+"""Vocabulary-parallel logits: each rank has the logits of some vocabulary entries.
 
-Changes of shape, type and position between the output layer and the cross-entropy are done with the part, and the
-cross-entropy is computed from parts (vocab_parallel.py). Any other operation gets the gathered logits.
+Changes of shape, dtype or device and arithmetic with numbers, between the output layer and the cross-entropy, run on
+each rank's part. The cross-entropy is computed from parts (vocab_parallel.py). Any other operation gets the gathered
+logits.
 Rules of this file: a part is a tensor with a changed class (`as_part`); its numbers and its graph stay the same.
 Operations run on plain tensors, so that a `TorchFunctionMode` sees operations on parts.
 """
@@ -26,8 +27,8 @@ class LogitsLog:
     """Operations on the logits of one run.
 
     Attributes:
-        steps: function, arguments and result of each operation that returned parts or a cross-entropy.
-        refused: the first operation that needed the whole logits; "" for none.
+        steps: function, arguments, keyword arguments and result of each operation on parts, cross-entropies included.
+        refused: name of the first operation that needed the whole logits; "" for none.
         ends: number of cross-entropies.
     """
 
@@ -37,7 +38,7 @@ class LogitsLog:
 
 
 class LogitsPart(Tensor):
-    """A part of the logits that reports the size of the whole logits."""
+    """One rank's part of the logits; it reports the shape of the whole logits."""
 
     _words: VocabularyRange
     _dim: int
@@ -52,7 +53,13 @@ class LogitsPart(Tensor):
 
 
 def as_part(x: Tensor, words: VocabularyRange, dim: int, journal: LogitsLog | None = None) -> Tensor:
-    """Mark a tensor as a part of the logits, divided in this dimension."""
+    """Mark a tensor, in place, as this rank's part of the logits.
+
+    Arguments:
+        words: the rank's vocabulary range.
+        dim: index of the vocabulary dimension.
+        journal: log of the operations on the part; None for no log.
+    """
     x.__class__ = LogitsPart
     x._words, x._dim, x._journal = words, dim, journal  # type: ignore[attr-defined]
     return x
@@ -109,7 +116,7 @@ def _with(thing: Any, whole: dict[int, Tensor]) -> Any:
     return {key: _with(item, whole) for key, item in thing.items()} if isinstance(thing, dict) else thing
 
 
-# -- questions about parts
+# -- queries about parts (shape, dtype, strides, ...)
 
 _SIZES = frozenset(["shape", "size", "numel", "nelement", "__len__"])
 _QUESTIONS = _SIZES | {
@@ -120,7 +127,7 @@ _TENSORS = frozenset(["T", "mT", "H", "mH", "data", "real", "imag"])  # attribut
 
 
 def _question(func: Any) -> str | None:
-    """Name of a question about a tensor; None for functions that return tensors."""
+    """Name of a query about a tensor, such as `shape`; None for other functions."""
     name = function_name(func)
     if name.endswith(".__get__"):
         name = name.removesuffix(".__get__")
@@ -157,21 +164,24 @@ _SHAPED = _VIEWS | _TURNS | {"__getitem__"}
 
 
 def _shaped(x: Any, func: Any, name: str, args: Any, kwargs: Any) -> tuple[Tensor, int] | None:
-    """Return the result and its dimension of words.
+    """Apply a change of shape to a part: the result and its vocabulary dimension.
 
-    None if the words of the result are not a whole dimension of their own.
+    None if the whole vocabulary is not one separate dimension of the result.
+
+    Arguments:
+        func, name: the operation, and its name in `_SHAPED`.
     """
     if name == "__getitem__":
         dim = _behind(x, args[1])
         return None if dim is None else (func(*args), dim)
     shape = _shape(x)
     with torch._C.DisableTorchFunction():
-        # Turned dimensions are known by sizes that all differ.
+        # Permuted dimensions are recognized by their sizes, which all differ.
         sizes = range(2, 2 + len(shape)) if name in _TURNS else shape
         asked = func(torch.empty(tuple(sizes), device="meta"), *args[1:], **kwargs)
     if name in _TURNS:
         return func(*args, **kwargs), list(asked.shape).index(2 + x._dim)
-    if asked.dtype != torch.get_default_dtype():  # a view of the bytes
+    if asked.dtype != torch.get_default_dtype():  # a view as another dtype
         return None
     before = prod(shape[: x._dim])
     for dim, size in enumerate(asked.shape):
@@ -182,9 +192,9 @@ def _shaped(x: Any, func: Any, name: str, args: Any, kwargs: Any) -> tuple[Tenso
 
 
 def _behind(x: Any, index: Any) -> int | None:
-    """Dimension of words after indexing with integers and slices.
+    """Vocabulary dimension of `x[index]`.
 
-    None if the index does not take all words, or has other kinds of entries.
+    None if the index does not take the whole vocabulary, or contains anything but integers, slices, None and `...`.
     """
     items = list(index) if isinstance(index, tuple) else [index]
     taken = sum(type(item) in (int, slice) for item in items)
@@ -209,7 +219,11 @@ def _behind(x: Any, index: Any) -> int | None:
 
 
 def _asked(x: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """Arguments of a cross-entropy that can be computed from parts; None otherwise."""
+    """Arguments for `vocab_parallel.cross_entropy`; None if it cannot do this call.
+
+    Arguments:
+        tensors: all tensors among `args` and `kwargs`, the arguments of `functional.cross_entropy`.
+    """
     call = inspect.signature(functional.cross_entropy).bind(*args, **kwargs)
     call.apply_defaults()
     asked = dict(call.arguments)

@@ -39,10 +39,10 @@ from hocket.profiling.tensor_parallel.vocab_parallel import VocabularyRange
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
-    """Return a device's part of a whole tensor: a view where pieces allow it.
+    """Return one rank's part of a whole tensor, as a view where possible.
 
     Raises:
-        InputError: the tensor cannot be divided into equal parts, or its size is not that of the vocabulary.
+        InputError: the tensor cannot be divided into equal parts, or its size is not the vocabulary size of `cut`.
     """
     size = tensor.shape[cut.dim]
     if cut.words:
@@ -59,10 +59,11 @@ def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
 
 
 def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
-    """The inverse of `part_of`: the parts of all devices, by rank, as one tensor.
+    """Join the parts of all ranks into the whole tensor: the inverse of `part_of`.
 
     Arguments:
-        parts: by rank. Parts of a vocabulary may be padded behind their words to the length of the longest.
+        parts: one part for each rank, in rank order. If `cut` divides a vocabulary, parts may be padded at the end to
+            the length of the longest.
     """
     if cut.words:
         return torch.cat(parts, cut.dim).narrow(cut.dim, 0, cut.words)
@@ -70,10 +71,10 @@ def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
 
 
 def divide(model: nn.Module, split: TensorSplit, rank: int, members: TensorParallelGroup) -> None:
-    """Turn a model, in place, into the part that one rank runs.
+    """Turn a model, in place, into the part that one tensor-parallel rank runs.
 
     Arguments:
-        members: the group; all ranks call the same collectives in the same order.
+        members: the group, as seen by this rank.
 
     Raises:
         InputError: the split does not fit the model.
@@ -103,7 +104,10 @@ def divide_words(
     rank: int,
     members: TensorParallelGroup,
 ) -> None:
-    """Divide an embedding and an output layer, and all tied weights; see `divide`."""
+    """Divide an embedding and an output layer, in place, with tied weights.
+
+    Arguments and errors are those of `divide`.
+    """
     ends = [end for end in (embedding, output) if end is not None]
     for end in ends:
         if isinstance(_module(model, end.path), Lookup | Scoring):
@@ -138,7 +142,7 @@ def exchange(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
 
 
 def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: TensorParallelGroup) -> None:
-    """Divide one block, see `divide`."""
+    """Divide one block, in place; see `divide`."""
     sliced = split.sliced
     along = SequenceSlice(sliced.dim, width, rank, members) if sliced else None
     claims: dict[str, SizeClaims] = {}

@@ -20,10 +20,10 @@ class Cut:
     """Division of one tensor.
 
     Attributes:
-        dim: the divided dimension.
-        pieces: number of equal pieces in a fused tensor (query, key, value: 3). Each piece is divided separately.
-        words: size of the vocabulary that the dimension counts; 0 for none. Its parts are those of `torch.chunk`, of
-            which the last may be smaller. Other parts are equal.
+        dim: index of the divided dimension.
+        pieces: number of projections fused in the tensor (query, key, value: 3). Each projection is divided by itself.
+        words: vocabulary size, if the dimension is the vocabulary; 0 otherwise. The vocabulary is divided as by
+            `torch.chunk`, so that the last part may be smaller. All other dimensions are divided into equal parts.
     """
 
     dim: int
@@ -36,14 +36,14 @@ class Cut:
             raise InputError("cut", found, "dim >= 0, pieces >= 1, words >= 0, and one piece if words are counted")
 
     def words_of(self, width: int, rank: int) -> range:
-        """Return the range of words on the device of this rank."""
+        """Return the range of vocabulary entries (token ids) of one rank."""
         each = -(-self.words // width)
         return range(min(rank * each, self.words), min((rank + 1) * each, self.words))
 
 
 @dataclass(frozen=True)
 class DividedLinear:
-    """A linear layer; `cut` divides its output features, or a row's input features."""
+    """A linear layer cut along its outputs, or along its inputs if it is row-parallel."""
 
     path: str
     cut: Cut
@@ -51,7 +51,7 @@ class DividedLinear:
 
 @dataclass(frozen=True)
 class DividedEmbedding:
-    """A vocabulary-parallel embedding: every device has the rows of some words."""
+    """A vocabulary-parallel embedding: every rank has some rows of its weight."""
 
     path: str
     cut: Cut
@@ -59,7 +59,7 @@ class DividedEmbedding:
 
 @dataclass(frozen=True)
 class DividedAttribute:
-    """An integer attribute that is divided over the devices, such as the heads."""
+    """An integer attribute to divide, such as heads; `whole` is its undivided value."""
 
     path: str
     name: str
@@ -86,11 +86,11 @@ class DividedPart:
     It needs one all-reduce in the forward, and one in the backward for each tensor that it reads.
 
     Attributes:
-        columns: column-parallel linear layers by input; layers that read one tensor share its all-reduce in the
-            backward.
+        columns: column-parallel linear layers, grouped by input tensor; the layers of a group share one all-reduce in
+            the backward.
         row: the row-parallel linear layer. Its outputs are summed over the devices.
         attributes: integer attributes that are divided too.
-        narrowed: modules that read the width of their input. The input reports a device's part of the width to them.
+        narrowed: modules that read the last dimension of their input's shape, and are told that size / ranks.
         draws: dropout between the column-parallel layers and the row-parallel one.
         summed: undivided weights between columns and row, such as those of a norm over heads. Their gradients are
             summed by one all-reduce for each module.
@@ -115,10 +115,10 @@ class DividedPart:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Sequence-parallel form of a block: slices, except between columns and rows.
+    """Sequence-parallel form of a block: slices of the sequence outside divided parts.
 
     Attributes:
-        dim: the dimension of hidden states that counts positions.
+        dim: index of the sequence dimension of hidden states.
         inputs, outputs: numbers of the hidden states among the leaves of arguments and results, in pytree order.
         longer: modules that read the length of their input. The input reports the whole sequence's length to them.
         summed: weights applied to slices, such as a norm's. One all-reduce for each module sums their gradients.
@@ -142,7 +142,7 @@ class BlockSplit:
         parts: the divided parts, in the order in which they run.
         undivided: matrices of a block that every device has whole, with the reason for each.
         sliced: the sequence-parallel form; None if hidden states are whole.
-        unsliced: the reason for None, if sequence parallelism was searched for.
+        unsliced: the reason why `sliced` is None, if sequence parallelism was searched for; "" otherwise.
     """
 
     paths: tuple[str, ...]
@@ -154,7 +154,7 @@ class BlockSplit:
 
 @dataclass(frozen=True)
 class CollectiveCounts:
-    """Collectives of all forwards and of all backwards, if every block runs once."""
+    """Number of collectives in forward and backward, if every block runs once."""
 
     forward: int = 0
     backward: int = 0
@@ -168,7 +168,7 @@ class CollectiveCounts:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives of a tensor-parallel group for one microbatch."""
+    """All-reduces, all-gathers and reduce-scatters of a group for one microbatch."""
 
     all_reduces: CollectiveCounts = CollectiveCounts()
     gathers: CollectiveCounts = CollectiveCounts()
@@ -190,9 +190,9 @@ class TensorSplit:
     Every device has a whole copy of each module that is not named here.
 
     Attributes:
-        embedding: the vocabulary-parallel embedding: each device looks up some of the words.
-        output: the vocabulary-parallel output layer. Each device computes the logits of some words, and their
-            cross-entropy is computed without gathering them. A weight shared by embedding and output is divided once.
+        embedding: the vocabulary-parallel embedding; None if every device has it whole.
+        output: the vocabulary-parallel output layer, or None. Each device computes the logits of some vocabulary
+            entries. The cross-entropy needs no gather of logits. A weight tied with the embedding is divided once.
         undivided: embeddings and output layers that every device has whole, with the reason for each.
         runs: paths of consecutive blocks that pass slices to each other. The first block takes its slice of a whole
             tensor; the last block gathers.
@@ -239,7 +239,7 @@ def _collectives(block: BlockSplit) -> Collectives:
     summed = [_modules(part.summed) for part in block.parts]
     if block.sliced is None:
         return Collectives(CollectiveCounts(parts, read + sum(summed)))
-    # The input of columns is not kept: the backward gathers it again.
+    # The gathered input of column-parallel layers is not saved: the backward gathers it again.
     summed.append(_modules(block.sliced.summed))
     return Collectives(
         CollectiveCounts(0, sum(summed)), CollectiveCounts(read, parts + read), CollectiveCounts(parts, read)

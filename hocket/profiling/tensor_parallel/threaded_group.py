@@ -29,10 +29,10 @@ class ThreadedGroup:
         self._given: list[Tensor] = [torch.empty(0)] * width
 
     def run(self, work: Callable[[int, TensorParallelGroup], T]) -> list[T]:
-        """Run `work(rank, members)` in one thread for each rank, and return the results.
+        """Run `work(rank, members)` in one thread for each rank; return results by rank.
 
         Raises:
-            Exception: the first one in rank order, other than one caused by the end of another thread.
+            Exception: the first error in rank order that is not a consequence of another rank's error.
         """
         self._barrier.reset()
 
@@ -51,7 +51,15 @@ class ThreadedGroup:
         return [future.result() for future in futures]
 
     def meet(self, rank: int, tensor: Tensor, found: Callable[[list[Tensor]], Tensor]) -> Tensor:
-        """Apply a function to the tensors of all ranks; each rank calls this with its own."""
+        """Apply a function to the tensors of all ranks; every rank calls this method.
+
+        Arguments:
+            tensor: this rank's tensor.
+            found: function from all ranks' tensors, in rank order, to this rank's result.
+
+        Raises:
+            ValueError: the tensors have different shapes.
+        """
         self._given[rank] = tensor.detach()
         self._barrier.wait()
         shapes = {tuple(given.shape) for given in self._given}
@@ -63,7 +71,7 @@ class ThreadedGroup:
 
 
 class _Member:
-    """One rank of the group, see `TensorParallelGroup`."""
+    """The group as seen by one rank, see `TensorParallelGroup`."""
 
     def __init__(self, together: ThreadedGroup, rank: int) -> None:
         self._together, self._rank = together, rank

@@ -1,7 +1,7 @@
 """Vocabulary parallelism: ranges of the vocabulary and their cross-entropy.
 
-The cross-entropy needs three numbers of every rank for each token (four with label smoothing). The logits of all
-words are never in one place.
+The cross-entropy needs three numbers of every rank for each token (four with label smoothing). No rank ever holds the
+logits of the whole vocabulary.
 Rules of this file: each function is one operation for a `TorchFunctionMode`. Its tensors are plain parts.
 Source: Shoeybi et al. 2019, section 3. The largest logits and the sums of exponentials of all ranks are combined as
 in Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", so that the ranks need a single gather.
@@ -22,7 +22,14 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(frozen=True)
 class VocabularyRange:
-    """Range of the vocabulary on a device: `own` words of `size` words."""
+    """The part of the vocabulary that one tensor-parallel rank holds.
+
+    Attributes:
+        size: entries of the whole vocabulary.
+        width: number of ranks.
+        own: token ids of this rank, as indices into the whole vocabulary.
+        members: the group, as seen by this rank.
+    """
 
     size: int
     width: int
@@ -31,18 +38,18 @@ class VocabularyRange:
 
     @classmethod
     def of(cls, cut: Cut, width: int, rank: int, members: TensorParallelGroup) -> "VocabularyRange":
-        """Return the range of words on the device of this rank."""
+        """Return the range of one rank, for the vocabulary that a cut divides."""
         return cls(cut.words, width, cut.words_of(width, rank), members)
 
     @property
     def most(self) -> int:
-        """Largest number of words on a device."""
+        """Largest number of vocabulary entries on a rank."""
         return -(-self.size // self.width)
 
     def sought(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Local indices of word ids, and a mask of the ids on this device.
+        """Index of each token id in this rank's range, and a mask of the ids in it.
 
-        The index is 0 for the words of other devices.
+        The index is 0 for ids of other ranks.
         """
         known = (ids >= self.own.start) & (ids < self.own.stop)
         return torch.where(known, ids - self.own.start, 0), known
@@ -65,9 +72,12 @@ class _Gather(torch.autograd.Function):
 
 
 def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
-    """All-gather the logits of all words.
+    """All-gather the logits of the whole vocabulary.
 
-    It is one operation for a `TorchFunctionMode`.
+    This is one operation for a `TorchFunctionMode`.
+
+    Arguments:
+        dim: index of the vocabulary dimension.
     """
     if torch.overrides.has_torch_function((part,)):
         found: Tensor = torch.overrides.handle_torch_function(gathered, (part,), part, words, dim)
@@ -76,9 +86,9 @@ def gathered(part: Tensor, words: VocabularyRange, dim: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross-entropy of (tokens, own words) logits: one number for each token.
+    """Cross-entropy of each token, from (..., vocabulary entries of this rank) logits.
 
-    The logits are kept. The backward recomputes the probabilities from them without communication.
+    Autograd saves the logits. The backward recomputes the probabilities from them without communication.
     """
 
     @staticmethod
@@ -120,13 +130,14 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`torch.nn.functional.cross_entropy` of this device's part of the logits.
+    """Cross-entropy over the whole vocabulary, from this rank's part of the logits.
 
-    It is one operation for a `TorchFunctionMode`.
+    The result is that of `torch.nn.functional.cross_entropy` on the gathered logits. This is one operation for a
+    `TorchFunctionMode`.
 
     Arguments:
-        logits: (own words,), (tokens, own words) or (tokens, own words, ...).
-        target: numbers of words in the whole vocabulary, in the shape of `logits` without the dimension of words.
+        logits: (C,), (N, C) or (N, C, ...) for N samples and the C vocabulary entries of this rank.
+        target: token ids in the whole vocabulary, in the shape of `logits` without the dimension C.
     """
     if torch.overrides.has_torch_function((logits, target)):
         found: Tensor = torch.overrides.handle_torch_function(

@@ -3,7 +3,7 @@
 The proof holds for any number of repetitions of the period. Each step is in a separate file, and runs only if the step
 before found nothing:
 
-1. structure.py: stages, borders, ties, rule and stride fit each other.
+1. structure.py: stages, stage boundaries, ties, rule and stride fit each other.
 2. instruction_rules.py: every instruction is on a device and lane where it may be, and reads and writes exactly what
    order.py demands. So its device, microbatch and weight version are right.
 3. exactly_once.py: every task is there exactly once, for any number of repetitions. So every microbatch has one forward
@@ -50,7 +50,8 @@ def check(
     Arguments:
         value_bytes: bytes of a value; None skips the check of memory.
         capacity_bytes: bytes of memory of each device; None skips the check of device memory.
-        host_bytes: for each device, bytes of host memory for its copies; None skips the check of host memory.
+        host_bytes: for each device, bytes of host memory that its swapped values may use; None skips the check of host
+            memory.
     """
     found = structure_problems(program) or instruction_problems(program) or count_problems(program)
     found = found or [problem for part in PARTS for problem in meeting_problems(program, part)]
@@ -71,8 +72,10 @@ def prove(
 ) -> None:
     """Raise an error if a program is not legal.
 
+    For the arguments, see `check`.
+
     Raises:
-        ProgramError: names every problem, with a diagram that marks the first one.
+        ProgramError: the message lists the first problems, with a diagram that marks the first one that has a place.
     """
     found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes)
     if found:
@@ -80,9 +83,10 @@ def prove(
 
 
 def report(program: Program, problems: tuple[Problem, ...]) -> str:
-    """Text about problems for people, with a diagram that marks the first problem.
+    """Text about problems for people.
 
-    The diagram is left out if no problem has a place.
+    The text lists the first problems. A diagram marks the first one that has a place; without one, there is no
+    diagram.
     """
     lines = [f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"]
     lines += [f"  {problem}" for problem in problems[:MAX_SHOWN]]
@@ -95,7 +99,11 @@ def report(program: Program, problems: tuple[Problem, ...]) -> str:
 
 
 def _run(program: Program) -> list[Problem]:
-    """Run prologue, period and epilogue, and compare the states at their borders."""
+    """Run the program once without time, and compare states between its parts.
+
+    The state after a period must be the state before it, shifted by one period. The state after the epilogue must be
+    the newest weights and optimizer state.
+    """
     run = Untimed.start(program)
     if not run.run("prologue") or run.problems:
         return run.problems
@@ -114,6 +122,9 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
     """Yield differences between the states before and after a period.
 
     The state before is shifted by one period.
+
+    Arguments:
+        start, end: the run before the period, and after it.
     """
     program = start.program
     for device in program.devices:
@@ -140,9 +151,9 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
 
 
 def _left_over(end: Untimed) -> Iterator[Problem]:
-    """Yield differences between the final state and the newest version of the state.
+    """Yield differences between the final state and the required one.
 
-    The final state may hold the newest weights and optimizer state only.
+    Only the newest weights and optimizer state may, and must, be left.
     """
     program = end.program
     for device in program.devices:
@@ -154,7 +165,13 @@ def _left_over(end: Untimed) -> Iterator[Problem]:
 
 
 def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Problem:
-    """Problem of a value that is never freed, at its last reader, else at its writer."""
+    """Problem of a value that is never freed, at its last reader, else at its writer.
+
+    Arguments:
+        run: a run in which the value is left.
+        live: writer and readers of the value.
+        why: reason why the value had to be freed, for the message.
+    """
     program = run.program
     readers = [(event, lane) for lane, event in live.readers.items()]
     if readers:
@@ -171,7 +188,13 @@ def _leak(run: Untimed, device: int, value: Value, live: Live, why: str) -> Prob
 
 
 def _lost(start: Untimed, end: Untimed, device: int, value: Value, live: Live) -> Problem:
-    """Problem of a value that exists for this repetition but not for the next."""
+    """Problem of a value that exists before a period, and not for the next one.
+
+    Arguments:
+        start, end: the run before the period, and after it.
+        value: name that the value should have after the period.
+        live: writer and readers of the value before the period.
+    """
     program = start.program
     if (device, value) in end.gone:
         return _freed(end, device, value, "it to exist for the next repetition of the period")

@@ -1,4 +1,7 @@
-"""Causes of a standstill: missing values, values freed too early, and cycles."""
+"""Causes of a standstill: missing values, values freed too early, and cycles.
+
+A standstill is a run of a program in which no lane can go on.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,11 +21,12 @@ class Standstill:
     """A part of a program that stopped before its end.
 
     Attributes:
-        lanes: of the part as it ran. Lanes of a later repetition of the period have later microbatches.
-        stuck: for each lane, the position of its first instruction that has not run.
+        part: "prologue", "period" or "epilogue".
+        lanes: instructions of the part as they ran. A later repetition of the period has later microbatches.
+        stuck: for each lane that has not ended, the position of its first instruction that has not run.
         live: values on each device.
-        freed: for each value that is gone, the places and instructions that freed it.
-        unposted: receive lanes with a next receive that is not posted.
+        freed: for each (device, value) that is gone, the places and instructions that freed it.
+        unposted: lanes with a next receive that is not posted.
     """
 
     program: Program
@@ -35,7 +39,11 @@ class Standstill:
 
 
 def waiting_problems(end: Standstill) -> list[Problem]:
-    """Return the causes of a standstill."""
+    """Return the causes of a standstill.
+
+    Raises:
+        InternalError: no cause was found.
+    """
     part, lanes, stuck, meet = end.part, end.lanes, end.stuck, meetings(end.lanes)
     writers = {
         (lane[0], value): (lane, p)
@@ -108,9 +116,12 @@ def waiting_problems(end: Standstill) -> list[Problem]:
 
 
 def _taker(end: Standstill, receive: Lane) -> Lane | None:
-    """Lane of a device that still has to consume a message of a receive lane.
+    """Lane in which an instruction still has to consume a message of a receive lane.
 
-    The lane is a compute lane or a lane of swaps; None if no lane consumes another message.
+    The lane is a compute lane or a lane of swaps on the same device.
+
+    Returns:
+        None if no remaining instruction consumes a message of the receive lane.
     """
     for lane, start in end.stuck.items():
         if lane[0] == receive[0] and any(
@@ -124,7 +135,11 @@ def _taker(end: Standstill, receive: Lane) -> Lane | None:
 
 
 def _circles(end: Standstill, waits: Mapping[Lane, tuple[Lane, str]]) -> Iterator[Problem]:
-    """Yield each cycle of lanes that wait for each other."""
+    """Yield a problem for each cycle of lanes that wait for each other.
+
+    Arguments:
+        waits: for each lane, the lane that it waits for, and the reason as text.
+    """
     lanes, stuck = end.lanes, end.stuck
     done: set[Lane] = set()
     for start in sorted(stuck):

@@ -33,7 +33,7 @@ _REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 
 
 class _Task(NamedTuple):
-    """Effect of an instruction without its order.
+    """Effect of an instruction, without its order and its values.
 
     Tasks are counted to check that each happens exactly once.
     """
@@ -43,13 +43,13 @@ class _Task(NamedTuple):
     again: bool
     stage: int
     number: int  # microbatch, update or version
-    what: str  # kind of the value that a transfer carries
-    part: int  # target stage of that value, or bucket of a collective
+    what: str  # kind of the value that a transfer carries, or "norm" for an all-reduce of squares; else empty
+    part: int  # target stage of that value, bucket of a sum, or 0 and 1 for gathers of one round; else -1
     peer: int
 
 
 def count_problems(program: Program) -> list[Problem]:
-    """Tasks that are missing, done twice, or not expected."""
+    """Problems of tasks that are missing, done twice, or not expected."""
     prologue, period, epilogue = (Counter(_tasks(program, part)) for part in PARTS)
     first = Counter(_expected(program, 0, program.admitted))
     found = _compare(program, prologue + epilogue, first, ("epilogue", "prologue"), "")
@@ -75,9 +75,12 @@ def _task(i: Instruction) -> _Task:
 
 
 def _sum_of(value: Value) -> tuple[str, int]:
-    """Kind and part of the sum that a collective writes.
+    """(what, part) of the task of a sum over devices.
 
-    For a sum of gradients, the kind is empty and the part is the bucket.
+    For a sum of gradients, `what` is empty and `part` is the bucket.
+
+    Arguments:
+        value: value that the collective writes.
     """
     return (ValueKind.NORM, -1) if value.what is ValueKind.NORM else ("", value.part)
 
@@ -181,7 +184,11 @@ def _missing(program: Program, task: _Task, when: str) -> Problem:
 
 
 def _find(program: Program, task: _Task, parts: tuple[str, str]) -> tuple[Place, Instruction]:
-    """Last instruction that does a task, in the parts that may have one too many."""
+    """Last instruction that does a task, with its place.
+
+    Arguments:
+        parts: parts to search, in this order. After "period", an epilogue's tasks count as they are one period later.
+    """
     for part in parts:
         lanes: Lanes = getattr(program, part)
         for (device, lane), instructions in lanes.items():

@@ -43,7 +43,7 @@ _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
 _OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # any value on a device can be moved or dropped
 _BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
-Wrong = tuple[str, str, str, str]  # code, found, expected, next step
+Wrong = tuple[str, str, str, str]  # an error of an instruction: code, found, expected, next step
 
 
 def instruction_problems(program: Program) -> list[Problem]:
@@ -65,7 +65,7 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
     """Sending and receiving device of an activation or gradient.
 
     Returns:
-        None if no border has this value.
+        None if the stages exchange no such message.
     """
     stages = program.stages
     if not (0 <= value.stage < len(stages) and value.part in stages[value.stage].targets):
@@ -81,7 +81,11 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
 
 
 def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | None:
-    """Error in the device or lane of an instruction; None if there is none."""
+    """Error in the device, lane, kind, stage, index or group of an instruction.
+
+    Returns:
+        None if there is none.
+    """
     if i.device != device or i.lane != lane:
         return "place", f"has device {i.device} and lane {i.lane}", "the device and lane of its place", ""
     kind = i.kind
@@ -164,9 +168,12 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _copies(program: Program, i: Instruction) -> Wrong | None:
-    """Error in the location of the values; None if there is none.
+    """Error in the places of the values of an instruction: on the device or the host.
 
     Only swaps, drops and transfers may name host copies. All other instructions work on the device.
+
+    Returns:
+        None if there is no error.
     """
     if i.kind in _OF_ANY_STAGE:
         return None
@@ -265,7 +272,7 @@ def _reduction(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _norm(program: Program, i: Instruction) -> Wrong | None:
-    """Error in the sum of squared gradients over all devices; None if there is none."""
+    """Error in an all-reduce of squared gradients; None if there is none."""
     group, first = norm_group(program.stages), stages_on(program.stages, i.device)[0]
     if i.group != group:
         return "place", f"has group {list(i.group)}", f"group {list(group)}, all devices", ""
@@ -279,9 +286,12 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
-    """Difference between the values of an instruction and the required values.
+    """Error if an instruction reads or writes other values than the required ones.
 
     The order of values does not matter.
+
+    Arguments:
+        reads, writes: required values.
 
     Returns:
         None if the values agree.

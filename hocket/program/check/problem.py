@@ -8,7 +8,10 @@ from hocket.program.program import Program
 
 
 class Place(NamedTuple):
-    """Place of an instruction: part, device, lane and position in the lane."""
+    """Place of an instruction: part, device, lane and position in the lane.
+
+    The part is "prologue", "period" or "epilogue".
+    """
 
     part: str
     device: int
@@ -29,7 +32,7 @@ class Problem:
     """One problem of a program.
 
     Attributes:
-        code: a word for programs: structure, place, kind, lane, values, version, frees, missing, extra, meeting,
+        code: machine-readable kind: structure, place, kind, lane, values, version, frees, missing, extra, meeting,
             deadlock, unwritten, freed, race, twice, leak, memory.
         message: text for people: the instruction, its device and lane, what is wrong, what was expected, and how to
             repair it.
@@ -61,6 +64,11 @@ def problem_at(
     """Make a problem of one instruction.
 
     The message names the instruction and its complete place.
+
+    Arguments:
+        code: see `Problem`.
+        found, expected: predicate that says what is wrong, and what would be right.
+        mend: sentence that says how to repair it.
     """
     where = (
         f"{instruction.name} on device {place.device}, lane {place.lane} ({place.part}, instruction {place.position})"

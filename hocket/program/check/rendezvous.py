@@ -18,7 +18,14 @@ Meetings = Mapping[Lane, tuple[Lane, ...]]
 
 
 def meetings(lanes: Lanes) -> Meetings:
-    """Lanes that meet, in one part with lanes that mirror each other."""
+    """For each lane with sends or collectives, the lanes that take part in them.
+
+    A lane of sends meets the peer's receive lane. A lane of collectives meets the same lane on the group's other
+    devices.
+
+    Arguments:
+        lanes: one part of a program, with matching sends, receives and collectives (see `meeting_problems`).
+    """
     found: dict[Lane, tuple[Lane, ...]] = {}
     for (device, lane), instructions in lanes.items():
         if instructions[0].kind is Kind.SEND:
@@ -33,6 +40,9 @@ def meeting_problems(program: Program, part: str) -> list[Problem]:
     """Problems of transfers and collectives that do not meet.
 
     A send and its receive, or the collectives of the ranks of a group, differ or are missing.
+
+    Arguments:
+        part: "prologue", "period" or "epilogue".
     """
     lanes: Lanes = getattr(program, part)
     return [*_transfers(lanes, part), *_groups(program, lanes, part)]
@@ -80,7 +90,7 @@ def _collectives(lanes: Lanes) -> dict[str, list[int]]:
 
 
 def _shared(program: Program, i: Instruction) -> tuple[object, ...]:
-    """Key that all ranks of a collective must share.
+    """Key that all ranks of a collective must have in common.
 
     In a norm, each rank names a stage of its own, so the stage is not part of the key.
     """

@@ -1,6 +1,6 @@
 """Rules of a program's header.
 
-They cover stages, borders, ties, replicas, update rule and stride.
+They cover stages, stage boundaries, ties, replicas, update rule and stride.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ def structure_problems(program: Program) -> list[Problem]:
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """Key of the weights of a bucket.
+    """Key of the weights of a bucket: equal for buckets with the same tied weights.
 
-    Buckets that are tied across devices have equal keys.
+    If the tied weights are on the same devices, each stage sums them by itself, so each bucket has a key of its own.
     """
     if len(together(program.stages, stage, bucket)) > 1:
         return (stage, bucket)
@@ -34,7 +34,11 @@ def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
 
 
 def unlike(stages: Sequence[StageShape], tied: Sequence[int], one: int, other: int) -> set[int]:
-    """Devices shared by two tied stages.
+    """Devices that host two tied stages, if not all tied stages have equal devices.
+
+    Arguments:
+        tied: all stages that share the weights.
+        one, other: two of these stages.
 
     Returns:
         The empty set if all tied stages have the same devices.

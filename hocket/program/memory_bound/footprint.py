@@ -35,10 +35,10 @@ class Sizes(Protocol):
     """Bytes of values and instructions, as a cost model provides them."""
 
     def value(self, value: Value, device: int) -> float:
-        """Bytes of a value on a device, or on its host."""
+        """Bytes of a value on a device, or on its host for a copy on the host."""
 
     def held(self, instruction: Instruction) -> float:
-        """Maximum bytes that a compute instruction adds while it runs.
+        """Maximum bytes that a compute instruction adds to device memory while it runs.
 
         Pooled values that it writes do not count.
         """
@@ -52,7 +52,11 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """Sizes that follow from the values alone."""
+    """Sizes that follow from one function of the values.
+
+    Attributes:
+        value_bytes: function value -> bytes.
+    """
 
     value_bytes: Callable[[Value], float]
 
@@ -61,7 +65,7 @@ class Plain:
         return self.value_bytes(value)
 
     def held(self, instruction: Instruction) -> float:
-        """Bytes that an instruction writes."""
+        """Bytes of the device values that an instruction writes into new memory."""
         new = (v for v in instruction.writes if not v.on_host and heir_of(instruction, v) is None)
         return sum(map(self.value_bytes, new))
 
@@ -70,7 +74,7 @@ class Plain:
         return False
 
     def besides(self, device: int) -> float:
-        """Zero constant bytes."""
+        """Constant bytes of a device: 0."""
         return 0.0
 
 
@@ -80,7 +84,7 @@ class Footprint:
 
     Attributes:
         bytes: the maximum.
-        place: the compute instruction during which it can occur.
+        place: the compute instruction before or during which the maximum can occur.
         largest: the largest values that may be there then, with their bytes.
     """
 
@@ -91,7 +95,7 @@ class Footprint:
 
 @dataclass
 class _Stretch:
-    """Moments at which a value may be there: `start` to `end` - 1.
+    """Moments `start` to `end` - 1, at which a value may be in memory.
 
     If `end` is below 0, the value stays to the end. Moment 2k is before compute instruction k of its device, moment 2k
     + 1 is while it runs.
@@ -109,9 +113,10 @@ def memory_problems(
     capacity_bytes: Mapping[int, float],
     host: bool = False,
 ) -> list[Problem]:
-    """Devices of a legal program that may need more memory than they have.
+    """Problems of devices that may need more memory than they have.
 
     Arguments:
+        program: a legal program.
         capacity_bytes: memory of each device, or of its host for it. A missing device has no limit.
         host: True to check the host memory that holds the devices' copies.
     """
@@ -138,9 +143,10 @@ def memory_problems(
 def footprints(
     program: Program, value_bytes: Callable[[Value], float] | Sizes, host: bool = False
 ) -> dict[int, Footprint]:
-    """Memory bound of every device of a legal program that has compute instructions.
+    """Memory bound of every device that has compute instructions.
 
     Arguments:
+        program: a legal program.
         host: True for the copies of each device on its host instead of its own memory.
 
     Raises:
@@ -217,7 +223,11 @@ def _footprint(events: DeviceEvents, sizes: Sizes, host: bool) -> Footprint | No
 
 
 def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
-    """Yield (pooled, stretches): first those without a pool, then each pool."""
+    """Group the stretches by memory pool.
+
+    Yields:
+        (False, all stretches without a pool), then (True, stretches) for each pool.
+    """
     pools: dict[tuple[bool, int, int], list[_Stretch]] = {}
     rest: list[_Stretch] = []
     for stretch in stretches:

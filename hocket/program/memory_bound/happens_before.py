@@ -1,6 +1,8 @@
 """Happens-before relation between events and the compute instructions of a device.
 
-It holds over all interleavings. A moment is a position among the compute instructions of a device.
+The relation holds over all interleavings. An event is an instruction, or several that meet in a rendezvous
+(untimed_run.py). "Before" and "after" mean: surely so, in every interleaving. Waves are left aside: compute
+instructions are those of the lane COMPUTE.
 
 Rules of this file: order only, no bytes. A program is run without seconds (untimed_run.py), with as many periods as
 differ from each other. A program that swaps needs only one or two periods, if these represent all.
@@ -28,8 +30,8 @@ class DeviceEvents:
     """Events of one device in a run, and their order.
 
     Attributes:
-        happened: the events, with the device's places and instructions.
-        behind, ahead: the device's columns of the two clocks of all events (see `clocks`); shape (events,).
+        happened: the device's events, with their places and instructions.
+        behind, ahead: the device's columns of the two arrays of `clocks`; shape (events of the whole run,).
     """
 
     run: Untimed
@@ -39,12 +41,14 @@ class DeviceEvents:
     ahead: np.ndarray
 
     def start(self, event: int, place: Place, numbers: dict[str, int]) -> int:
-        """Compute instructions surely over when an event starts.
+        """Number of compute instructions that are surely over when an event starts.
 
-        For a receive with a window, the start is the moment when it is posted.
+        A receive with a window starts when it is posted.
 
         Arguments:
-            numbers: number of the last receive of each lane; updated in place.
+            place: place of the device's instruction in the event.
+            numbers: by name of the lane, the number of its last receive; updated in place. Call this once for each
+                event, in order.
         """
         lane = place.device, place.lane
         if lane not in self.run.windows:
@@ -58,7 +62,7 @@ _last: tuple[Program, tuple[DeviceEvents, ...]] | None = None
 
 
 def ordered(program: Program) -> Iterator[DeviceEvents]:
-    """Yield the events of each device in a run of all periods that differ.
+    """Yield each device's events in a run that stands for runs of any length.
 
     The result for the last small program is kept, because its memory on devices and on hosts is bounded one after the
     other.
@@ -93,14 +97,14 @@ def _looked_at(run: Untimed, devices: tuple[int, ...]) -> tuple[DeviceEvents, ..
 
 
 def _few_periods(program: Program) -> tuple[DeviceEvents, ...] | None:
-    """Happens-before relation from one or two periods.
+    """Happens-before relation of a program that swaps, from one or two periods.
 
-    Two periods are needed if receives are posted ahead. Most programs that swap qualify: between periods no value is on
-    a device, and everything that reaches from one period into the next is over before the next but one begins. Then
+    Two periods are needed if receives are posted ahead. Most programs that swap qualify: between periods no value is
+    on a device, and everything that reaches from one period into the next is over before the next but one begins. Then
     every value that may be there at some moment is there in the first or in the second period.
 
     Returns:
-        None if these periods do not represent all periods.
+        None if these periods do not represent all periods, or the program does not swap.
     """
     if not program.swaps or program.prologue or program.epilogue:
         return None
@@ -145,10 +149,16 @@ def _run(run: Untimed, part: str, repetition: int = 0) -> None:
 
 
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
-    """Return an iterator over the parts that differ, with their repetitions.
+    """Parts of the shortest run that stands for runs of any length, in order.
 
-    These are the prologue, the first and the last period, periods in which receives of the last may be posted, and the
-    epilogue.
+    The run has the prologue, two periods plus as many as receives may be posted ahead, and the epilogue.
+
+    Arguments:
+        windows: window of each receive lane, in messages (receive_window.py).
+
+    Returns:
+        Pairs (part, index): ("prologue", 0), ("period", 0), ("period", 1), ..., ("epilogue", number of periods). The
+            index is the number of periods by which the part's microbatches are shifted.
     """
     ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
     repeats = 2 + max(ahead, default=0) if program.period else 0
@@ -156,14 +166,13 @@ def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tupl
 
 
 def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Completed compute instructions before, and first pending one after, each event.
-
-    For each event and device: the number of compute instructions surely over before the event ends, and the first
-    instruction surely after it.
+    """Position of each event among the compute instructions of each device.
 
     Returns:
-        Two arrays of shape (events, devices). If no instruction surely follows an event, the second array has the
-            number of all compute instructions.
+        Two arrays of shape (events, devices). The first has the number of compute instructions that are surely over
+            when the event ends. The second has the number of the first compute instruction that begins surely after
+            the event, or the number of all compute instructions if there is none. Its entries for compute instructions
+            of the same device are not used.
     """
     column = {device: k for k, device in enumerate(devices)}
     counts = np.zeros(len(devices), dtype=np.int32)
@@ -220,7 +229,7 @@ def _clocks_of_one(run: Untimed, device: int) -> tuple[list[int], list[int]]:
 
 
 def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[Happened]]:
-    """Events of each device, with the instructions as they ran."""
+    """Events of each device, with their places and the instructions as they ran."""
     found: dict[int, list[Happened]] = {device: [] for device in devices}
     for event, places in enumerate(run.events):
         for place, instruction in zip(places, run.ran[event], strict=True):

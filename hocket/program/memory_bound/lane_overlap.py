@@ -1,8 +1,8 @@
 """Memory of a device's further compute lanes (waves), by moment of its first lane.
 
 Rules of this file: a lane runs one instruction after the other. Memory of values that only this lane writes and frees
-is bounded at each moment: it is at most the memory at one of the lane's positions that are possible then. Moments come
-from happens_before.py.
+is bounded at each moment: it is at most the memory at one of the lane's positions that are possible then. Moments are
+those of footprint.py and follow from happens_before.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,11 +13,11 @@ from hocket.program.instruction import COMPUTE, Instruction, Value, computes
 from hocket.program.order import heir_of
 
 Run = tuple[str, Instruction, int, int]
-"""Lane, instruction, first moment at which it may run, and the moment after the last."""
+"""Lane, instruction, first moment when it may run, and the moment after the last."""
 
 
 def private(runs: Iterable[Run], pooled: Callable[[Value], bool]) -> frozenset[Value]:
-    """Values that one further compute lane alone writes and frees.
+    """Values that only one further compute lane writes and frees.
 
     Values with pooled memory are left out.
     """
@@ -38,16 +38,20 @@ def beside(
     pooled: Callable[[Value], bool],
     moments: int,
 ) -> np.ndarray:
-    """Bytes of private values and of running instructions at each moment.
+    """Bytes of further compute lanes at each moment of the first lane.
+
+    Counted are private values, and memory of instructions while they run.
 
     Arguments:
         runs: instructions of all lanes, each lane in its order.
         own: the private values (see `private`).
+        size: bytes of a value.
         held: maximum bytes that an instruction adds while it runs, without pooled values.
+        pooled: True for a value with pooled memory.
         moments: number of moments of the first lane.
 
     Returns:
-        Bytes of all further compute lanes; shape (moments,).
+        Bytes of all further compute lanes together; shape (moments,).
     """
     found = np.zeros(moments)
     for lane in sorted({lane for lane, *_ in runs if computes(lane) and lane != COMPUTE}):
@@ -55,7 +59,7 @@ def beside(
         for _, instruction, start, end in (run for run in runs if run[0] == lane):
             np.maximum(level[since:end], there, out=level[since:end])
             new = [v for v in instruction.writes if heir_of(instruction, v) is None and not pooled(v)]
-            others = sum(size(value) for value in new if value not in own)  # their own stretches count them
+            others = sum(size(value) for value in new if value not in own)  # footprint.py counts these as stretches
             most = there + max(0.0, held(instruction) - others)
             np.maximum(level[start:end], most, out=level[start:end])
             there += sum(size(v) for v in instruction.writes if v in own)

@@ -1,14 +1,15 @@
 """Receive windows: how far receives of a lane may run ahead of compute.
 
-Gathers for single rounds have windows as well (order.py, rule 6).
+Gathers for single rounds have windows as well (order.py, rule 6). A message here is a received value, or weights
+gathered for one round.
 
 A message is consumed when the first compute instruction that reads it has finished. Weights gathered for one round are
 consumed when the last instruction that reads them has finished.
 
-A lane's window is a number of posted messages that are not yet consumed. It is the least number with which compute
-always finds what it reads next, plus one, so that a message can be on its way while compute uses the one before it. It
-is at least the number of messages that one instruction reads. It follows from the program alone: compute consumes most
-messages in the order in which they arrive, some a few places later.
+A lane's window is the maximum number of messages that are posted and not yet consumed. It is the least number with
+which compute always finds what it reads next, plus one, so that a message can be on its way while compute uses the one
+before it. It is at least the number of messages that one instruction reads. It follows from the program alone: compute
+consumes most messages in the order in which they arrive, some a few places later.
 
 A window never causes a deadlock. The message that compute reads next has been posted, and so has everything before it
 in its lane. So compute waits only for what it would wait for without windows.
@@ -32,7 +33,10 @@ from hocket.program.instruction import (
 from hocket.program.program import Lane, Program
 
 UNLIMITED = 1 << 30
-"""Window of a lane in which compute consumes more or fewer messages than arrive. No legal program has such a lane."""
+"""Window of a lane in which compute consumes more or fewer messages than arrive.
+
+No legal program has such a lane.
+"""
 
 _Key = tuple[ValueKind, int, int, int]
 _BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
@@ -44,8 +48,8 @@ _CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
 def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
     """Yield the messages that an instruction consumes, each with its receive lane.
 
-    The first reader consumes a message: a compute instruction, or a swap for messages to the host. Gathered weights
-    count for their last reader.
+    The first reader consumes a message: a compute instruction, or a swap-in for messages to the host. Gathered weights
+    are consumed by their last reader.
     """
     here, shape = instruction.device, program.stages[instruction.stage]
     if shape.gathers and (
@@ -72,9 +76,11 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
 
 @dataclass
 class _Order:
-    """Position of each message of one lane, by value.
+    """Position of each message in one lane of receives or gathers, by value.
 
-    In the period, the key has the value's index modulo the stride, and the entry is (position, index).
+    Attributes:
+        prologue, epilogue: position within the part.
+        period: (position within the part, index of the value), by the value's fields with the index modulo the stride.
     """
 
     prologue: dict[Value, int] = field(default_factory=dict)
@@ -84,7 +90,7 @@ class _Order:
     def number(self, value: Value, part: str, stride: int) -> int | None:
         """Position of a message that is consumed in a part; None if it has none.
 
-        The position is counted as if the epilogue followed the prologue directly.
+        The position is counted along the lane, as if the epilogue followed the prologue directly.
         """
         first, each = len(self.prologue), len(self.period)
         if part == "prologue":
@@ -102,7 +108,10 @@ def _ahead_of_compute(one: Instruction) -> bool:
 
 
 def windows(program: Program) -> dict[Lane, int]:
-    """Window of every receive lane, and of every lane of gathers for single rounds."""
+    """Window of every receive lane, and of every lane of gathers for single rounds.
+
+    A window is a number of messages (see the head of this file).
+    """
     orders: dict[Lane, _Order] = {}
     stride = program.stride
     for part in ("prologue", "period", "epilogue"):

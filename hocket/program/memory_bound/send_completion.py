@@ -27,10 +27,11 @@ class Spot(NamedTuple):
 
 
 class End(NamedTuple):
-    """Earliest time at which a send is surely complete.
+    """First compute instruction that starts surely after a send is complete.
 
-    The time is the start of a compute instruction, given by its number from the start of the run. It holds if the run
-    has at least `periods` periods.
+    Attributes:
+        instruction: number of this compute instruction, from the start of the run.
+        periods: least number of periods of a run for which this holds.
     """
 
     instruction: int
@@ -38,10 +39,10 @@ class End(NamedTuple):
 
 
 class Ends:
-    """Completion times of all sends of one device, along a run of the program."""
+    """Completion of all sends of one device, along a run of the program."""
 
     def __init__(self, program: Program, device: int) -> None:
-        """Find the completion times; this takes about three times as long as one proof."""
+        """Find when sends are complete; this takes about three times as long as one proof."""
         sends = any(i.kind is Kind.SEND and i.device == device for _, i in program.instructions())
         self._lags = surely_over(program, device) if sends else {}
         self._prologue, self._period = (
@@ -49,7 +50,12 @@ class Ends:
         )
 
     def of(self, lane: str, part: str, repetition: int, position: int) -> End | None:
-        """Completion time of one send; None if no instruction proves it."""
+        """Compute instruction by which a send is complete; None if none proves it.
+
+        Arguments:
+            lane, part, position: place of the send on the device.
+            repetition: repetition of the period, from 0.
+        """
         lag = self._lags.get(Spot(lane, part, position))
         if lag is None:
             return None
@@ -60,15 +66,15 @@ class Ends:
 
 
 def surely_over(program: Program, device: int) -> dict[Spot, int]:
-    """First compute instruction after the completion of each send of a device.
+    """For each send of a device, the first compute instruction surely after it.
 
     The program must be legal.
 
     Returns:
-        For each send, the first compute instruction that begins only after the send is over. It is counted from the
-            first one of the same repetition of its part, and on into the period that follows; if no period follows, the
-            result holds inside the prologue only. Sends without such an instruction are left out, among them those of
-            the epilogue.
+        By send, the number of the first compute instruction that begins only after the send is complete. Number 0 is
+            the first compute instruction of the same repetition of the send's part; the count goes on into the period
+            that follows. If no period follows, the result holds inside the prologue only. Sends without such an
+            instruction are left out, and so are sends of the epilogue.
     """
     run = Untimed.start(program)
     for part, repetition in unlike_parts(program, run.windows):
@@ -98,10 +104,11 @@ def surely_over(program: Program, device: int) -> dict[Spot, int]:
 def _first_behind(run: Untimed, own: Mapping[int, int]) -> list[int]:
     """First compute instruction of a device that surely follows each event.
 
-    If there is none, the number of compute instructions.
-
     Arguments:
-        own: by event, the numbers of that device's compute instructions.
+        own: by event, the number of the device's compute instruction in it.
+
+    Returns:
+        By event, the number of that instruction; the number of all compute instructions if none follows.
     """
     ahead = [len(own)] * len(run.events)
     for event in range(len(run.events) - 1, 0, -1):

@@ -18,7 +18,9 @@ from hocket.program.program import Lane, Lanes, Program
 class LaneSlot:
     """Instruction of a compute lane, from slot `start` to slot `end` (exclusive).
 
-    `start` is -1 if the instruction cannot start.
+    Attributes:
+        part, repetition, position: place of the instruction: part, repetition of the period, position in the lane.
+        start: first slot; -1 if the instruction cannot start.
     """
 
     part: str
@@ -38,7 +40,7 @@ class _Entry:
 
 
 def place(program: Program, repeats: int = 1, backward_slots: int = 2) -> dict[Lane, list[LaneSlot]]:
-    """Slots of each compute lane, in the lane's order.
+    """Slots of each compute lane's instructions, in the lane's order.
 
     Instructions that can never start come last.
 
@@ -130,7 +132,7 @@ def _unrolled(program: Program, repeats: int) -> dict[Lane, list[_Entry]]:
 
 
 def shifted(program: Program, i: Instruction, repetition: int) -> Instruction:
-    """The instruction, moved on by repetitions of the period.
+    """The instruction as it is after some repetitions of the period.
 
     An instruction that names unknown stages is returned unchanged and drawn as it is.
     """

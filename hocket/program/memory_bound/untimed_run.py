@@ -23,9 +23,9 @@ from hocket.program.program import Lane, Lanes, Program
 
 @dataclass(slots=True)
 class Live:
-    """A live value: its writer, and its last reader in each lane.
+    """A value that exists: event of its writer, and of its last reader in each lane.
 
-    `early` is True if the value was there before its writer finished.
+    `early` is True if the value existed before its writer finished.
     """
 
     event: int
@@ -44,13 +44,13 @@ class Untimed:
     An event is one instruction, or several that meet in a rendezvous, in the order of discovery.
 
     Attributes:
-        gone: the event that freed a value.
+        gone: by (device, value), the event that freed the value.
         events, ran: places and instructions of each event; event 0 stands for the initial values.
         before: for each event, events that come directly before it in every interleaving.
         last: by lane, its last event.
         part_start: first event of the current part.
         windows, received: by receive lane, its window and the number of messages so far.
-        posted: by receive lane and receive, the event after which the receive is posted, as far as known.
+        posted: by receive lane, for each receive the event after which it is posted, as far as known.
     """
 
     program: Program
@@ -93,6 +93,9 @@ class Untimed:
 
     def run(self, part: str, repetition: int = 0) -> bool:
         """Run one part as far as possible. Problems are added to `problems`.
+
+        Arguments:
+            repetition: number of periods by which the part's microbatches are shifted.
 
         Returns:
             True if the part ran to its end.
@@ -148,11 +151,11 @@ class Untimed:
         return True
 
     def has_room(self, lane: Lane) -> bool:
-        """True if the next receive of a lane is posted (rule 6)."""
+        """True if the next receive of a lane is posted (order.py, rule 6)."""
         return lane not in self.posted or self.received.get(lane, 0) < len(self.posted[lane])
 
     def _happen(self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]) -> Iterator[_Key]:
-        """Run one event; yield the values and rooms that lanes may have waited for."""
+        """Run one event; yield values and receive lanes that other lanes may wait for."""
         event = len(self.events)
         places = tuple(Place(part, *lane, at[lane]) for lane in members)
         before: list[int] = []
@@ -224,7 +227,7 @@ class Untimed:
         )
 
     def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
-        """True if a path in this part orders a lane up to `reader` before an event."""
+        """True if a path in this part orders `reader`, an event of a lane, before `event`."""
         least = max(reader, self.part_start)
         seen: set[int] = set()
         todo = [e for e in self.before[event] if e >= least]
@@ -242,6 +245,6 @@ class Untimed:
         return next(place for place in self.events[event] if (place.device, place.lane) == lane)
 
     def written_by(self, live: Live, device: int) -> str:
-        """Text ' (written by ...)' for messages, or an empty string."""
+        """Text ' (written by ...)' for messages; empty for an initial value."""
         places = [place for place in self.events[live.event] if place.device == device]
         return f" (written by {places[0].instruction(self.program).name})" if places else ""

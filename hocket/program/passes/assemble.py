@@ -18,7 +18,7 @@ from hocket.program.passes.transfers import receive_of, sends
 from hocket.program.program import Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
-Parts = list[dict[Lane, list[Instruction]]]
+Parts = list[dict[Lane, list[Instruction]]]  # prologue, repetitions of the period, epilogue
 
 
 def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int, order: Order) -> Program:
@@ -28,10 +28,11 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
     one before which it still does. Both are found by trying, with as few trials as bisection needs.
 
     Arguments:
+        name: name of the program.
         stride: microbatches after which the strategy's order repeats itself; a multiple of every stage's rule.batch.
             The period is the smallest multiple after which it is the first replica's turn again in every stage
             (1F1B-RR: Narayanan's dissertation, section 2.4.2).
-        order: order(device, total microbatches) -> tasks.
+        order: function (device, total microbatches of the run) -> tasks of the device in their order.
     """
     if any(stride % batch for batch in rule.batch):
         raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
@@ -55,7 +56,11 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
 def _parts(
     stages: tuple[StageShape, ...], rule: Rule, stride: int, edges: tuple[int, int], order: Order, repetitions: int
 ) -> Parts:
-    """Prologue, repetitions and epilogue of one long run, by lane."""
+    """Prologue, repetitions of the period, and epilogue of one long run, by lane.
+
+    Arguments:
+        edges: microbatches that enter the pipeline before the first and after the last repetition.
+    """
     before, behind = edges
     parts: Parts = [defaultdict(list) for _ in range(repetitions + 2)]
     orders = orders_of(stages, order, before + repetitions * stride + behind)

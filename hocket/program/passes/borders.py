@@ -1,4 +1,4 @@
-"""Borders, batch tensors, ties and buckets of a graph of layers cut into stages.
+"""Stage boundaries, batch tensors, ties and buckets of a graph cut into stages.
 
 A graph is a ModelProfile, a captured model, or any object with `layers` (each with `parameters`), `tensors` (each with
 `source`, `targets`, `gradient`), `clip_grad_norm` and `loss_weighted`.
@@ -13,7 +13,10 @@ from hocket.program.program import StageShape, replica
 
 
 class LayerGraph(Protocol):
-    """Layers in topological order and the tensors between them."""
+    """Layers in topological order and the tensors between them.
+
+    A tensor's `source` is the index of the layer that writes it, or negative for a tensor of the batch.
+    """
 
     @property
     def layers(self) -> Sequence[Any]: ...
@@ -33,16 +36,16 @@ class StageCut:
     """A stage as a planner chooses it.
 
     Attributes:
-        layers: indices into the graph, ascending.
-        devices: the replicas.
-        recompute: True if the stash is recomputed before the backward.
+        layers: indices into the graph's layers, ascending.
+        devices: devices of the replicas.
+        recompute: True if saved activations are recomputed before the backward.
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
         threads: communication threads of each bucket's all-reduce; () means the library's default.
-        beside: devices of the other columns, if one column stands for several identical ones
+        beside: devices of the other identical pipelines, if one pipeline stands for several
             (planning/predict/symmetry.py).
         shard: the state that is sharded over the replicas (program.SHARDS).
-        merged: microbatches that one forward or backward runs together.
-        wave: the replica of the model that the stage belongs to, if several share devices (program.StageShape).
+        merged: microbatches that one forward or backward runs as one.
+        wave: number of the model replica that the stage belongs to, if several share devices (program.StageShape).
     """
 
     layers: tuple[int, ...]
@@ -57,12 +60,12 @@ class StageCut:
 
     @property
     def replicated(self) -> bool:
-        """True if gradients are summed over replicas."""
+        """True if the stage has several replicas, over which gradients are summed."""
         return self.replicas > 1
 
     @property
     def replicas(self) -> int:
-        """Number of replicas in all columns."""
+        """Number of replicas of the stage in all identical pipelines."""
         return len(self.devices) + len(self.beside)
 
     @property
@@ -71,16 +74,16 @@ class StageCut:
         return self.shard != "none" and self.replicated
 
     def threads_of(self, bucket: int) -> int:
-        """Threads (or NCCL CTAs) of a bucket's all-reduce; 0 for the library's default.
+        """Communication threads of a bucket's all-reduce; 0 for the library's default.
 
-        Buckets of tied weights have no entry: they get one thread if other buckets have entries.
+        Buckets of tied weights have no entry in `threads`: they get one thread if other buckets have entries.
         """
         if not self.threads or not self.replicated:
             return 0
         return self.threads[bucket] if bucket < len(self.threads) else 1
 
     def device(self, microbatch: int) -> int:
-        """Replica that runs a microbatch."""
+        """Device of the replica that runs a microbatch."""
         return replica(self.devices, microbatch, self.merged)
 
 
@@ -98,6 +101,8 @@ class Tie:
 def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
     """Check that each wave has every layer exactly once, and that tensors go forward.
 
+    Without waves, all stages together are one wave: one replica of the model.
+
     Raises:
         InputError: names the layer, or the tensor, and the stages.
     """
@@ -108,11 +113,11 @@ def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
         _check_wave(graph, wave)
 
 
-Wave = Sequence[tuple[int, StageCut]]
+Wave = Sequence[tuple[int, StageCut]]  # (number, stage) of all stages of one replica of the model
 
 
 def _waves(cuts: Sequence[StageCut]) -> list[Wave]:
-    """Stages of each replica of the model, with their numbers."""
+    """Group the stages by wave (replica of the model), with their numbers."""
     numbers = sorted({cut.wave for cut in cuts})
     return [[(s, cut) for s, cut in enumerate(cuts) if cut.wave == wave] for wave in numbers]
 
@@ -159,7 +164,7 @@ def ties_of(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
 
 
 def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Indices of the tensors on each border, by (source stage, target stage)."""
+    """Indices of the tensors between stages, by (source stage, target stage)."""
     found: dict[tuple[int, int], list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
@@ -173,7 +178,7 @@ def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int
 
 
 def batch_tensors(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
-    """Indices of the batch's own tensors that each stage reads."""
+    """Indices of the batch's own tensors that each stage reads, by stage."""
     found: dict[int, list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
@@ -188,7 +193,7 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
     """Facts of every stage that a program needs.
 
     Raises:
-        InputError: the cuts are not a partition into stages with forward tensors.
+        InputError: see `check_cuts`.
     """
     check_cuts(graph, cuts)
     borders = crossing(graph, cuts)

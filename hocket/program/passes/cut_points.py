@@ -1,8 +1,9 @@
-"""Boundaries between the parts of a program.
+"""Cuts between the parts of a program.
 
-A boundary is a cut through all devices' orders that no dependency crosses backwards. A part must be able to end before
-the next begins: `check` proves each part by itself, and plans change between periods. So no task before a device's cut
-may wait for a task after another device's cut.
+The parts are prologue, repetitions of the period, and epilogue. A cut is a position in every device's order, such that
+no dependency crosses the cut backwards. A part must be able to end before the next begins: `check` proves each part by
+itself, and plans change between periods. So no task before a device's cut may wait for a task after another device's
+cut.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +14,17 @@ from hocket.program.passes.tasks import Task, Work
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
-Orders = Mapping[int, Sequence[Task]]
+Orders = Mapping[int, Sequence[Task]]  # by device: its tasks in their order
 Cuts = dict[int, int]  # by device: number of tasks before the cut
 
 
 def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Sequence[Cuts]) -> list[Cuts]:
     """Move cuts forward until no task before a cut waits for a task after it.
 
-    Each cut moves as little as needed. Cuts are ascending.
+    Each cut moves as little as needed.
+
+    Arguments:
+        cuts: wanted cuts, ascending.
     """
     where = {(task, device): position for device, tasks in orders.items() for position, task in enumerate(tasks)}
     found: list[Cuts] = []
@@ -43,9 +47,10 @@ def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Seq
 
 
 def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> Iterator[tuple[int, Task]]:
-    """Yield (device, task) of other orders that a task depends on.
+    """Yield the tasks that a task waits for, or must meet in a collective.
 
-    The task waits for it, or must meet it in a collective.
+    Yields:
+        (device, task).
     """
     s, index = task.stage, task.index
     match task.work:
@@ -70,7 +75,14 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 
 
 def _partners(stages: tuple[StageShape, ...], rule: Rule, stage: int, update: int) -> Iterator[tuple[int, Task]]:
-    """Yield (device, task) of the last backwards that an update's gradient sums need."""
+    """Yield the last backwards of all stages and replicas that sum gradients together.
+
+    Arguments:
+        stage, update: stage with the gradients, and the update that sums them.
+
+    Yields:
+        (device, task).
+    """
     tied = dict(stages[stage].tied)
     members = {stage} if len(stages[stage].devices) > 1 or stages[stage].columns > 1 else set()
     for bucket, group in tied.items():

@@ -24,7 +24,8 @@ from hocket.program.rule import Rule
 def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
     """Compute instructions of one task on one device.
 
-    Later passes add transfers, and frees of weights and of gradients that several steps read (free_versions.py).
+    Later passes add transfers and collectives, and frees of weights and of gradients that several steps read
+    (free_versions.py).
     """
     s, i, lane = task.stage, task.index, stages[task.stage].lane
     match task.work:

@@ -1,7 +1,7 @@
-"""Search for the repeating part of an endless schedule.
+"""Search for the repeating part (period) of an endless schedule.
 
-Rules of this file: only properties that may differ from one period to the next are compared: tasks, the weight versions
-that they read, and versions that are no longer read. So even deep pipelines are searched quickly.
+Rules of this file: only properties that may differ from one period to the next are compared: tasks, the weight
+versions that they read, and versions that are no longer read. So even deep pipelines are searched quickly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,18 +14,25 @@ from hocket.program.passes.tasks import Order, Task, Work
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
-REPETITIONS = 3  # the second and third repetition are compared with the first; the third is before the epilogue
+REPETITIONS = 3  # the second and third period are compared with the first; the third is before the epilogue
 _MAX_PERIODS = 1024
-_ALONE = -2  # instead of a version, for a task before any task of the other wave
+_ALONE = -2  # in place of a weight version, for a task before any task of the other wave
 
 Entry = tuple[Task, int, bool]  # a task, the weight version that it reads, True if it is the last to read it
 
 
 def find_edges(stages: tuple[StageShape, ...], rule: Rule, stride: int, order: Order) -> tuple[int, int]:
-    """Fewest microbatches to admit before and after a period that repeats itself.
+    """Fewest microbatches before and after the periods of a repeating schedule.
 
-    Both are multiples of the stride, found by doubling and bisection: a schedule that repeats with few repeats with
-    more.
+    Both numbers are multiples of the stride. They are found by doubling and bisection: a schedule that repeats with
+    few microbatches repeats with more.
+
+    Arguments:
+        stride: microbatches of one period.
+        order: function (device, total microbatches of the run) -> tasks of the device in their order.
+
+    Returns:
+        Microbatches that enter the pipeline before the first period, and after the last one.
 
     Raises:
         LookupError: the schedule does not repeat within 1,024 periods.
@@ -43,21 +50,22 @@ def find_edges(stages: tuple[StageShape, ...], rule: Rule, stride: int, order: O
 def fronts(
     stages: tuple[StageShape, ...], rule: Rule, orders: Mapping[int, list[Task]], admitted: Sequence[int]
 ) -> list[dict[int, int]]:
-    """Number of tasks of each device before each boundary, as one dict per boundary.
+    """Number of tasks of each device before each cut, as one dict for each cut.
 
-    A boundary is where a device has admitted a given number of microbatches: after their update if the rule is
-    synchronous, else after their forward. It is moved on as little as needed so that no task before it waits for a task
-    after it.
+    A cut is where a device has admitted a given number of microbatches: after their update if the rule is synchronous,
+    else after their forward. It is moved on as little as needed so that no task before it waits for a task after it
+    (cut_points.py).
 
     Arguments:
-        admitted: microbatches admitted before each boundary.
+        orders: by device, its tasks in their order.
+        admitted: for each cut, the number of microbatches before it.
     """
     wanted = [{device: _cut(tasks, rule, count) for device, tasks in orders.items()} for count in admitted]
     return closed(stages, rule, orders, wanted)
 
 
 def orders_of(stages: tuple[StageShape, ...], order: Order, total: int) -> dict[int, list[Task]]:
-    """Every device's compute order for a total number of microbatches."""
+    """Every device's tasks in their order, for a run of `total` microbatches."""
     return {device: order(device, total) for device in sorted({d for stage in stages for d in stage.devices})}
 
 
@@ -114,7 +122,7 @@ def _version(rule: Rule, task: Task) -> int:
 
 
 def _alone(stages: tuple[StageShape, ...], rule: Rule, task: Task) -> bool:
-    """True if no task of another wave precedes a task, as at the start of a run."""
+    """True if no task of the other wave comes before a task, as at the start of a run."""
     if not waves(rule) or task.work is Work.DROP:
         return False
     if task.work is Work.UPDATE:
@@ -131,6 +139,9 @@ def _moved(rule: Rule, entry: Entry, microbatches: int) -> Entry:
 
 def _least(works: Callable[[int], bool]) -> int:
     """Smallest number with a property that also holds for all larger numbers.
+
+    Arguments:
+        works: True for a number with the property.
 
     Raises:
         LookupError: no number up to the bound has it.

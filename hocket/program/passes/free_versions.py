@@ -15,6 +15,12 @@ def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
     """Free superseded weight versions and shared gradients.
 
     A weight version is freed at its last reader in a compute lane, gradients at the last step that reads them.
+
+    Arguments:
+        compute: compute instructions of one device in their order.
+
+    Returns:
+        The same instructions, with these frees.
     """
     freed_by_one = {value for instruction in compute for value in instruction.frees}
     last: dict[Value, int] = {}

@@ -25,10 +25,13 @@ DEFAULT_BUCKET_BYTES = 25 * 2**20  # as in DistributedDataParallel, for a fair c
 
 
 def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET_BYTES) -> tuple[tuple[int, ...], ...]:
-    """Group layers into buckets, last layer first.
+    """Group layers into gradient buckets, last layer first.
 
-    This is the order in which a backward finishes their gradients. A bucket closes when it has reached the limit.
-    Layers without weights join the open bucket, so the first layers of a stage never form a bucket without weights.
+    This is the order in which a backward finishes the gradients. A bucket closes when it has reached the limit. Layers
+    without weights join the open bucket, so the first layers of a stage never form a bucket without weights.
+
+    Arguments:
+        sizes_bytes: gradient bytes of each layer.
 
     Returns:
         Positions of the layers of each bucket.
@@ -47,7 +50,9 @@ def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET
 def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction) -> list[Instruction]:
     """All-reduces or reduce-scatters after a backward, one for each bucket.
 
-    They exist only for the last backward of an update on this device.
+    Returns:
+        An empty list for a backward that is not the last of its update on its device. Buckets that only one device
+            holds have no sum.
     """
     stage, microbatch, device = backward.stage, backward.index, backward.device
     update = rule.update(stage, microbatch)
@@ -75,7 +80,7 @@ def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction
 
 
 def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruction]:
-    """The all-reduce after a norm, if there are other devices or columns."""
+    """The all-reduce after a norm instruction; empty if one device has all gradients."""
     if not norm_summed(stages):
         return []
     group, (squares,) = norm_group(stages), norm.writes
@@ -97,10 +102,11 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
 
 
 def gathers(stages: tuple[StageShape, ...], rule: Rule, compute: Instruction) -> list[Instruction]:
-    """All-gathers of sharded weights.
+    """All-gathers of sharded weights that a compute instruction makes necessary.
 
-    One follows the step that wrote this device's shard. Others provide whole weights for a forward or backward, unless
-    an earlier instruction reads them.
+    With sharded optimizer state, one follows each step, which wrote this device's shard. With sharded weights
+    (ZeRO-3), one provides whole weights for each forward, and one for each backward or, if there is one, its
+    recomputed forward.
     """
     stage, shape = compute.stage, stages[compute.stage]
     if not shape.sharded:

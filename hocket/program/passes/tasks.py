@@ -1,6 +1,7 @@
 """Task: one entry of a device's compute order.
 
-These orders are all that a pipeline strategy provides.
+A compute order is the list of tasks of one device in their order. Such orders are all that a pipeline strategy
+provides.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,9 @@ class Task(NamedTuple):
     """One task of a stage.
 
     A task is a forward or backward of a microbatch, an update, or a drop at the end of a wave.
+
+    Attributes:
+        index: number of the microbatch; for an update, number of the update.
     """
 
     work: Work

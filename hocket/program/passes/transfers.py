@@ -9,7 +9,7 @@ from hocket.program.program import StageShape
 
 
 def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Instruction]:
-    """Sends that the activations and gradients written by an instruction need."""
+    """Sends of an instruction's activations and gradients to other devices."""
     found = []
     for value in instruction.writes:
         if value.what is ValueKind.ACTIVATION:
@@ -29,6 +29,6 @@ def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Inst
 
 
 def receive_of(send: Instruction) -> Instruction:
-    """Receive that meets a send."""
+    """Receive on the peer that meets a send."""
     lane = receive_lane(send.device)
     return Instruction(Kind.RECEIVE, send.stage, send.index, send.peer, lane, writes=send.reads, peer=send.device)

@@ -26,7 +26,14 @@ _RULER = 5  # slots between two numbers of the ruler
 
 @dataclass
 class _Row:
-    """Row of one device: text of each slot, characters after them, signs before them."""
+    """Row of one device, or of one wave of a device.
+
+    Attributes:
+        cells: text of each slot.
+        behind: character before each slot, and one after the last: "*" for a step, "-" inside a backward.
+        signs: by slot, the sign in an additional column before it: "|" where a part begins, "?" before blocked
+            instructions.
+    """
 
     name: str
     cells: list[str]
@@ -49,9 +56,9 @@ def draw(
         repeats: repetitions of the period to draw.
         backward_slots: slots of a backward. A forward takes one slot, everything else none.
         width: maximum columns of the drawing; None draws everything.
-        mark: an instruction to point at. In a lane that is not a compute lane, the pointer is at the compute
-            instruction that it serves.
-        what: name of a row, such as "device".
+        mark: place of an instruction to point at. In a lane that is not a compute lane, the pointer is at the compute
+            instruction that writes or reads the same values.
+        what: word at the beginning of each row, such as "device".
     """
     table = SlotTable(program, repeats, backward_slots)
     at = (mark.device, mark.lane if computes(mark.lane) else COMPUTE) if mark else None
@@ -96,7 +103,12 @@ def _row(table: SlotTable, lane: Lane, what: str) -> _Row:
 
 @dataclass
 class _Grid:
-    """All rows with common columns. A sign in any row needs an additional column."""
+    """All rows with common columns. A sign in any row needs an additional column.
+
+    Attributes:
+        total: number of slots.
+        size: characters of a slot.
+    """
 
     rows: dict[Lane, _Row]
     total: int
@@ -107,11 +119,20 @@ class _Grid:
         self.margin = max((len(row.name) for row in self.rows.values()), default=0) + 2
 
     def column(self, time: int, first: int) -> int:
-        """Column of a slot in a window that begins with slot `first`, after its signs."""
+        """Column of a slot in a window that begins with slot `first`, after its signs.
+
+        Arguments:
+            time: number of the slot.
+        """
         return self.margin + (time - first) * (self.size + 1) + 2 * sum(first <= sign <= time for sign in self.signs)
 
     def window(self, width: int | None, around: int) -> tuple[int, int]:
-        """First slot, and last slot + 1, that fit into the width, including `around`."""
+        """First slot, and last slot + 1, that fit into the width, including a given slot.
+
+        Arguments:
+            width: maximum columns; None for all slots.
+            around: slot that must be inside.
+        """
         if width is None or self.column(self.total, 0) <= width:
             return 0, self.total
         fitting = max(1, (width - self.margin) // (self.size + 1) - 1)
@@ -134,7 +155,11 @@ class _Grid:
         return text
 
     def headings(self, window: tuple[int, int], slots: list[LaneSlot]) -> list[str]:
-        """Names of the parts, where the first row enters them, and the ruler."""
+        """Line of part names, placed where the first row enters each part, and the ruler.
+
+        Arguments:
+            slots: slots of the first row.
+        """
         first, end = window
         ruler = "slot".ljust(self.margin)
         for time in range(first, end):
@@ -158,9 +183,9 @@ class _Grid:
 
 
 def _pointed(program: Program, slots: list[LaneSlot], mark: Place) -> LaneSlot | None:
-    """The compute instruction to point at.
+    """Slot of the compute instruction to point at; None without one.
 
-    It is the marked one, or the one that the marked lane serves.
+    This is the marked instruction, or the one that writes or reads the values of a marked transfer.
     """
     row = [slot for slot in slots if slot.repetition in (0, 1)]
     if computes(mark.lane):
@@ -188,7 +213,11 @@ def _shown_rows(lanes: list[Lane], marked: Lane | None) -> list[Lane]:
 
 
 def _notes(table: SlotTable, window: tuple[int, int], hidden: int) -> list[str]:
-    """Legend, share of idle slots, and a note on parts that are not shown."""
+    """Lines below the drawing: legend, share of idle slots, and what is not shown.
+
+    Arguments:
+        hidden: number of rows that are not shown.
+    """
     slots, total = table.slots, table.total
     told = ["F forward", "B backward"]
     if any(s.instruction.again for row in slots.values() for s in row):

@@ -36,7 +36,7 @@ _INSTRUCTION = re.compile(
 )
 _LANE = re.compile(r"[a-z_]+(?:\.[0-9]+|[<>@][0-9,/]+)?")
 _KINDS = {str(kind): kind for kind in Kind}
-_OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # the counter depends on their values
+_OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # kinds with values that decide the counter (# or u)
 _COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(UPDATE_KINDS, "u")
 _WAYS = {Kind.SEND: ">", Kind.RECEIVE: "<"}
 _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#3'"
@@ -44,7 +44,13 @@ _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#
 
 @dataclass
 class _Reader:
-    """Lines of a text, one after the other, and the values read so far."""
+    """Lines of a text, one after the other, and the values read so far.
+
+    Attributes:
+        place: file name, for errors.
+        at: index of the current line.
+        values: values by their text.
+    """
 
     place: str
     lines: list[str]
@@ -147,7 +153,14 @@ def _numbers(reader: _Reader, word: str) -> tuple[int, ...]:
 
 
 def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[int, int]]:
-    """Parse a stage with its (update, delay) in the rule."""
+    """Parse the line of a stage.
+
+    Arguments:
+        number: expected number of the stage.
+
+    Returns:
+        The stage, and (batch, delay) of the stage in the update rule.
+    """
     head, colon, rest = line.partition(":")
     if not colon or head != f"stage {number}":
         reader.fail(repr(line), f"'stage {number}: devices ...'")
@@ -199,7 +212,14 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
 
 
 def _parts(reader: _Reader, line: str | None) -> list[dict[Lane, list[Instruction]]]:
-    """Prologue, period and epilogue. Each is optional."""
+    """Parse prologue, period and epilogue, each of which is optional.
+
+    Arguments:
+        line: first line of the parts; None at the end of the text.
+
+    Returns:
+        Instructions of the three parts by (device, lane).
+    """
     names = ["prologue", "period", "epilogue"]
     parts: list[dict[Lane, list[Instruction]]] = [{}, {}, {}]
     part = -1

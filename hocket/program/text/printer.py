@@ -54,7 +54,7 @@ def print_program(program: Program) -> str:
 
 
 def instruction_line(instruction: Instruction) -> str:
-    """Line of an instruction, without the parts given by the heading of its lane."""
+    """Line of an instruction, without the device and lane of its lane's heading."""
     i = instruction
     words = [str(i.kind)]
     if i.again:

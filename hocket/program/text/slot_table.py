@@ -12,12 +12,12 @@ _LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B"}
 
 
 class SlotTable:
-    """Slots of each compute lane.
+    """Time slots of each compute lane's instructions.
 
     Instructions that never start follow after everything else.
 
     Attributes:
-        slots: by lane, in the lane's order.
+        slots: by lane, slots of its instructions in the lane's order.
         last: first slot after all instructions that start.
         blocked: True if an instruction never starts.
         total: number of slots.
@@ -37,8 +37,8 @@ class SlotTable:
 class SlotLabels:
     """Labels of slots.
 
-    Examples: F3, B3, R3 (recomputed forward), F4-7 (bundle). Letters 'a', 'b', ... are added for the stages of one
-    device.
+    Examples: F3, B3, R3 (recomputed forward), F4-7 (merged microbatches). Letters 'a', 'b', ... are added if devices
+    have several stages.
     """
 
     def __init__(self, program: Program) -> None:
@@ -47,7 +47,7 @@ class SlotLabels:
         self.chunks = any(len(stages) > 1 for stages in self.hosted.values())
 
     def of(self, instruction: Instruction) -> str:
-        """Label of an instruction; empty if it takes no time."""
+        """Label of an instruction; empty if it takes no slot."""
         if instruction.kind not in _LETTERS:
             return ""
         letter = "R" if instruction.again else _LETTERS[instruction.kind]
@@ -56,7 +56,7 @@ class SlotLabels:
         return f"{letter}{instruction.index}{to}{self.chunk(instruction.device, instruction.stage)}"
 
     def chunk(self, device: int, stage: int) -> str:
-        """Letter of a stage among those of its device; empty if no device has several."""
+        """Letter of a stage among the stages of a device; empty if no device has several."""
         hosted = self.hosted.get(device, [])
         if not self.chunks or stage not in hosted:
             return ""
@@ -64,7 +64,7 @@ class SlotLabels:
         return chr(ord("a") + position) if position < 26 else f"/{position}"
 
     def stages(self, device: int) -> str:
-        """Stages of a device, with their letters."""
+        """Names of a device's stages, with their letters."""
         hosted = self.hosted.get(device, [])
         if not self.chunks:
             return f"stage {hosted[0]}" if hosted else ""
@@ -72,7 +72,11 @@ class SlotLabels:
 
 
 def _after(row: list[LaneSlot], time: int) -> list[LaneSlot]:
-    """A row with its blocked instructions one after the other, after everything else."""
+    """Slots of a lane, with blocked instructions one after the other at the end.
+
+    Arguments:
+        time: slot in which the first blocked instruction is drawn.
+    """
     placed, blocked = [s for s in row if s.start >= 0], [s for s in row if s.start < 0]
     for slot in blocked[:MAX_BLOCKED]:
         length = slot.end - slot.start

@@ -20,8 +20,8 @@ def active_s(trace: Trace) -> dict[int, float]:
     """Busy seconds of each device in one iteration.
 
     Overlapping events count once. The result is the mean over the later half of the iterations. An iteration ends with
-    the last step of its update, on any device. If no segment of the run has two such ends, the whole trace is one
-    iteration.
+    the last step of its update, on any device. If no segment of the run (see `Trace.segments_s`) has two such ends,
+    the whole trace is one iteration.
     """
     windows = iterations(trace)
     start_s = met(trace)
@@ -36,12 +36,15 @@ def active_s(trace: Trace) -> dict[int, float]:
 
 
 def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Events of a device without overlaps.
+    """Shorten events so that those of one device do not overlap.
 
-    Each moment counts once, for the event that began first.
+    Each moment counts for the event of the device that began first.
+
+    Arguments:
+        device, start_s, end_s: device, start and end of each event; shape (events,).
 
     Returns:
-        When each event begins to count, and True if it counts at all before it ends.
+        The time from which each event counts until its end, and True if it counts at all.
     """
     begun_s, some = start_s.astype(float), end_s > start_s
     for one in np.unique(device):
@@ -54,7 +57,7 @@ def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np
 
 
 def iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Start and end of the iterations in the later half of a run.
+    """(start, end) in seconds of the iterations in the later half of a run.
 
     The whole run is one iteration if no segment has two ends of updates.
     """
@@ -63,7 +66,7 @@ def iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def all_iterations(trace: Trace) -> list[tuple[float, float]]:
-    """Start and end of every iteration, from the end of one update to the next.
+    """(start, end) of each iteration in seconds, from one update's end to the next.
 
     The first iteration of each segment is left out.
     """
@@ -75,7 +78,7 @@ def all_iterations(trace: Trace) -> list[tuple[float, float]]:
 
 
 def met(trace: Trace) -> np.ndarray:
-    """Start of each event; for a collective, the time when its last rank arrives."""
+    """Start of each event in seconds; of a collective, when its last rank arrives."""
     start_s = trace.start_s.copy()
     groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for event in np.flatnonzero(np.isin(trace.kind, _MEETINGS)).tolist():
@@ -86,9 +89,10 @@ def met(trace: Trace) -> np.ndarray:
 
 
 def joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the union of time spans.
+    """Union of time spans, as starts and ends of the fewest spans without overlap.
 
-    The union is given as the fewest spans that do not overlap.
+    Arguments:
+        start_s, end_s: start and end of each span.
     """
     order = np.argsort(start_s, kind="stable")
     start_s, end_s = start_s[order], np.maximum.accumulate(end_s[order])

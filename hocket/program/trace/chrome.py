@@ -52,7 +52,11 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def _background(trace: Trace, thread: int) -> Iterator[dict[str, Any]]:
-    """Yield events of a background job, one thread for each device."""
+    """Yield entries for a background job: one thread on each device.
+
+    Arguments:
+        thread: number of that thread.
+    """
     for device, spans in sorted(trace.background.items()):
         yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_name", "args": {"name": BACKGROUND}}
         yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}

@@ -26,7 +26,7 @@ class ComparedFigure:
         what: name of the figure, such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory
             of device 0".
         predicted, measured: the figures; nan if a trace has none.
-        count: number of measured events in the median.
+        count: number of measured events with `measured` as their median.
     """
 
     what: str
@@ -43,7 +43,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two traces, compared.
+    """A predicted and a measured trace, compared.
 
     Attributes:
         update: seconds between two updates of one stage, in the steady state.
@@ -101,9 +101,12 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
 
 
 def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:
-    """Number of events with a higher index than every other event of their kind.
+    """Number of events with a higher index than all similar events of the other trace.
 
-    Other events are those of the other trace with the same device, lane, kind and stage.
+    Similar events have the same device, lane, kind and stage. An event without similar ones is not counted.
+
+    Arguments:
+        others: events of the other trace.
     """
     last: dict[tuple[int, str, Kind, int], int] = {}
     for e in others.values():
@@ -136,7 +139,7 @@ def _kinds(predicted: Trace, measured: Trace) -> tuple[ComparedFigure, ...]:
 def _usual(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
     """Median seconds and number of events by (kind, recomputation, stage).
 
-    Medians are used because the first steps of a run are slower than all others.
+    Medians are used because the first iterations of a run are slower than all others.
     """
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     group = np.stack([trace.kind, again[trace.label] if len(trace) else trace.kind, trace.stage], axis=1)

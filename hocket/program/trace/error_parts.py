@@ -96,16 +96,16 @@ class Parts:
         return tuple(zip(names, seconds, (*self.shares, sum(self.shares)), strict=True))
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for machines."""
+        """Seconds and pace as plain data for machines."""
         names = ("predicted_s", "measured_s", "pace", "pace_from", "pace_s", "waits_s", "model_s")
         return {name: getattr(self, name) for name in names}
 
 
 def waits_share(measured: Trace) -> float:
-    """Share of an iteration that waits for cores add.
+    """Share of a measured iteration's time that waits for cores add.
 
     Returns:
-        0 if the trace has no two updates of a stage.
+        0 if the trace has no two updates of a stage, or no recorded waits.
     """
     if not measured.queued_s.any():
         return 0.0
@@ -115,12 +115,15 @@ def waits_share(measured: Trace) -> float:
 
 
 def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
-    """The machine's pace, and how it was measured.
+    """The machine's pace p, and how it was measured.
 
     If a kernel was measured beside the run, the trace has the pace in its meta (`pace`). Otherwise the pace is a
     weighted median of the ratios of measured to predicted seconds. There is one ratio for each device, stage and kind
     (forward, backward, step), of median seconds without waits. Weights are predicted seconds, so that a single kind
     that differs from all others does not move the pace.
+
+    Returns:
+        The pace; and KERNEL, INSTRUCTIONS, or NOTHING with pace 1.
     """
     told = measured.meta.get("pace")
     if isinstance(told, int | float) and isfinite(told) and told > 0:
@@ -140,9 +143,9 @@ def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
 
 
 def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]]:
-    """Median seconds and count of compute instructions.
+    """Median seconds (without waits) and number of compute instructions.
 
-    The key is (device, kind, stage, recomputed).
+    The key is (device, position of the kind in KINDS, stage, recomputed).
     """
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     chosen = np.flatnonzero(np.isin(trace.kind, _COMPUTED))
@@ -162,10 +165,13 @@ def _medians(trace: Trace) -> dict[tuple[int, int, int, bool], tuple[float, int]
 
 
 def parts_of(predicted: Trace, measured: Trace) -> Parts | None:
-    """Parts of the error of an update; None if a trace has no two updates of a stage.
+    """Parts of the error of a predicted update's seconds.
 
     Arguments:
         measured: trace with each tensor-parallel group as one device, as in the prediction.
+
+    Returns:
+        None if a trace has no two updates of a stage.
     """
     believed_s, real_s = predicted_update_s(predicted), update_s(measured)
     if not (isfinite(believed_s) and isfinite(real_s) and real_s > 0):

@@ -1,5 +1,7 @@
 """Overlap of gradient sums with backwards, for one device and update of a trace.
 
+A gradient sum is the all-reduce or reduce-scatter of one gradient bucket.
+
 Rules of this file: names and times of events of a simulated or measured trace only. The caller adds facts that a trace
 does not have (bytes, and when a bucket's gradients were there).
 """
@@ -21,10 +23,10 @@ _FINEST = 1 / 1000  # of the whole span: shorter gaps in other computation are c
 
 @dataclass(frozen=True)
 class BackwardPiece:
-    """A backward up to the moment at which a bucket's gradients are there.
+    """Part of a backward that ends when a bucket's gradients are there.
 
     Attributes:
-        bucket: the last bucket that the piece finishes; -1 if buckets are not known.
+        bucket: the last bucket that the part finishes; -1 if buckets are not known.
     """
 
     stage: int
@@ -36,13 +38,13 @@ class BackwardPiece:
 
 @dataclass(frozen=True)
 class GradientSum:
-    """All-reduce or reduce-scatter of one bucket.
+    """All-reduce or reduce-scatter of one gradient bucket.
 
     Attributes:
         kind: "all_reduce" or "reduce_scatter".
         threads: communication threads; 0 for the library's default.
-        ready_s: when its gradients are there on this device; None if that was not recorded.
-        hidden_s: seconds from its start to its end in which the device computes.
+        ready_s: when the bucket's gradients are there on this device; None if that was not recorded.
+        hidden_s: seconds between start and end in which the device computes.
     """
 
     stage: int
@@ -62,15 +64,15 @@ class GradientSum:
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of the sum without computation on its device."""
+        """Seconds of the sum in which its device does not compute."""
         return max(0.0, self.seconds - self.hidden_s)
 
 
 @dataclass(frozen=True)
 class SummedBackward:
-    """Last backwards of one update on one device, and the sums after them.
+    """Last backward of each stage for an update on one device, and its gradient sums.
 
-    Seconds count from the start of the first backward.
+    Times are in seconds from the start of the first of these backwards.
 
     Attributes:
         update: number of the update.
@@ -93,26 +95,26 @@ class SummedBackward:
 
     @property
     def backward_s(self) -> float:
-        """Seconds of the backwards."""
+        """Seconds of the backwards, added up."""
         return sum(p.end_s - p.start_s for p in self.pieces)
 
     @property
     def sums_s(self) -> float:
-        """Seconds of all sums, added up."""
+        """Seconds of all gradient sums, added up."""
         return sum(s.seconds for s in self.sums)
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of the sums in which the device does not compute."""
+        """Seconds of the gradient sums in which the device does not compute."""
         return sum(s.exposed_s for s in self.sums)
 
 
 @dataclass(frozen=True)
 class DeviceOverlap:
-    """Overlap of one device.
+    """Overlap of backwards and gradient sums on one device.
 
     Attributes:
-        beside: its last backwards of an update as the plan runs them.
+        beside: last backwards and sums of an update as the plan runs them.
         apart: the same update without overlap: sums begin when the backwards are over.
     """
 
@@ -127,13 +129,13 @@ class DeviceOverlap:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Gain by overlap.
+    """Gain by overlap of backwards and gradient sums.
 
     Attributes:
         iteration_s: seconds of an iteration with overlap.
         apart_iteration_s: seconds of an iteration without overlap.
-        batch: by stage, microbatches of an update.
-        devices: the first replica of every stage with summed gradients, or a selection of these.
+        batch: for each stage, the number of microbatches of an update.
+        devices: the first replica of every stage with gradient sums, or a selection of these.
     """
 
     iteration_s: float
@@ -143,7 +145,7 @@ class Overlap:
 
 
 def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
-    """End of the last gradient sum of each update with sums over devices, by update."""
+    """End of the last gradient sum of each update on a device, in seconds, by update."""
     mask = _sums(trace, device)
     found: dict[int, float] = {}
     for update, end_s in zip(trace.index[mask].tolist(), trace.end_s[mask].tolist(), strict=True):
@@ -152,7 +154,7 @@ def updates_with_sums(trace: Trace, device: int) -> dict[int, float]:
 
 
 def _sums(trace: Trace, device: int) -> np.ndarray:
-    """Mask of the events that are gradient sums of a device."""
+    """Boolean mask of a trace's events: True for gradient sums of a device."""
     bucket = np.array([_BUCKET.search(label) is not None for label in trace.labels], dtype=bool)
     lanes = np.array([d == device and lane.startswith(REDUCE) for d, lane in trace.lanes], dtype=bool)
     if not len(trace):
@@ -162,10 +164,10 @@ def _sums(trace: Trace, device: int) -> np.ndarray:
 
 
 def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int) -> SummedBackward | None:
-    """Backwards and sums of a device and update; None if either is missing.
+    """Last backwards and gradient sums of a device for an update; None without any.
 
     Arguments:
-        batch: by stage, microbatches of an update.
+        batch: for each stage, the number of microbatches of an update.
     """
     sums = np.flatnonzero(_sums(trace, device) & (trace.index == update))
     compute = np.array([d == device and computes(lane) for d, lane in trace.lanes], dtype=bool)
@@ -222,7 +224,7 @@ def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int
 
 
 def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tuple[tuple[float, float], ...]:
-    """Intervals of other computation within a span, adjacent intervals merged."""
+    """(start, end) of other computation in a span, in seconds from the span's start."""
     found: list[tuple[float, float]] = []
     inside = own[(trace.end_s[own] > begin_s) & (trace.start_s[own] < begin_s + span_s)]
     for k in inside[np.argsort(trace.start_s[inside], kind="stable")].tolist():
@@ -238,7 +240,7 @@ def _others(trace: Trace, own: np.ndarray, begin_s: float, span_s: float) -> tup
 def usual(trace: Trace, batch: Sequence[int], device: int) -> SummedBackward | None:
     """Update with the median time in the later half of a run; None without updates.
 
-    The time is that of backwards and sums.
+    The time is that of the last backwards and the gradient sums.
     """
     updates = list(updates_with_sums(trace, device))
     found = [summed_backward(trace, batch, device, u) for u in updates[len(updates) // 2 :][:_MOST_UPDATES]]

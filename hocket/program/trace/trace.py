@@ -1,6 +1,6 @@
 """Trace: start and end of every instruction, and memory of every device.
 
-It is simulated or measured.
+A trace is simulated or measured.
 
 Rules of this file: data is in columns, so that a million events need no objects. `events` is for people and small
 traces.
@@ -45,17 +45,18 @@ class Trace:
     """A frozen record of one run.
 
     Attributes:
-        lanes: (device, lane) of each lane number.
-        labels: names of instructions with {} for the index.
+        lanes: (device, name of the lane) by lane number.
+        labels: names of instructions, with {} in place of the index, by label number.
         lane, kind, stage, index, label: numbers of each event; shape (events,). `kind` is a position in KINDS.
-        start_s, end_s: times of each event, from one clock; shape (events,). A send and its receive start when both are
-            ready.
-        memory_device, memory_s, memory_bytes: a device, a moment, and the bytes that the device holds from then on; for
-            each device in the order of time. A measured run has only its first iterations.
-        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}. A
-            measured run also has "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see
+        start_s, end_s: times of each event, from one clock; shape (events,). A send and its receive start when both
+            are ready.
+        memory_device, memory_s, memory_bytes: a device, a moment, and the bytes that the device holds from then on;
+            for each device in the order of time. A measured run has only its first iterations.
+        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}.
+            A measured run also has "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see
             write_trace).
-        background: by device, start and end of each span in which another job had work on it; shape (spans, 2).
+        background: by device, start and end of each time span in which a background job had work there; shape (spans,
+            2).
         queued_s: see Event; shape (events,), all zero if not given.
     """
 
@@ -90,6 +91,9 @@ class Trace:
 
         Arguments:
             memory: for each device, (seconds, bytes) in the order of time.
+
+        Raises:
+            InputError: an event ends before it starts.
         """
         lanes: dict[Lane, int] = {}
         labels: dict[str, int] = {}
@@ -139,7 +143,7 @@ class Trace:
     __hash__ = None  # type: ignore[assignment]
 
     def name(self, event: int) -> str:
-        """Name of one event, equal to the name of the program's instruction."""
+        """Name of an event by its number; it equals the name of the program's instruction."""
         return self.labels[self.label[event]].replace("{}", str(self.index[event]))
 
     @cached_property
@@ -154,7 +158,7 @@ class Trace:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """All events by start, then device, lane and end."""
+        """All events, ordered by start, then device, lane and end."""
         names = [self.name(k) for k in range(len(self))]
         found = [
             Event(self.lanes[lane][0], self.lanes[lane][1], name, KINDS[kind], stage, index, start, end, queued)
@@ -174,7 +178,7 @@ class Trace:
 
     @cached_property
     def memory(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each device with recorded memory: moments, and bytes from each moment on.
+        """For each device with a memory record: moments, and bytes held from each one on.
 
         Moments are in seconds, ascending.
         """
@@ -190,9 +194,9 @@ class Trace:
         return float(self.end_s.max(initial=0.0))
 
     def peak_memory_bytes(self) -> dict[int, float]:
-        """Peak bytes of each device.
+        """Peak memory of each device in bytes.
 
-        The series of a measured run samples between operations, so its peaks come from `meta`.
+        The memory record of a measured run has samples between operations, so its peaks come from `meta`.
         """
         found = self.meta.get("peak_memory_bytes", {})
         told = found.items() if isinstance(found, Mapping) else ()
@@ -200,10 +204,10 @@ class Trace:
         return {device: float(size.max()) for device, (_, size) in self.memory.items()} | peaks
 
     def by_group(self) -> "Trace":
-        """The trace by tensor-parallel group instead of rank.
+        """The trace with each tensor-parallel group as one device.
 
-        Each group becomes one device: events of its first rank, and the largest peak memory of its ranks. A trace
-        without groups is returned unchanged.
+        The device has the events of the group's first rank, and the largest peak memory of its ranks. A trace without
+        groups is returned unchanged.
         """
         members = self.meta.get("tensor", 1)
         if not isinstance(members, int) or members < 2:
@@ -218,7 +222,7 @@ class Trace:
 
     @property
     def segments_s(self) -> tuple[float, ...]:
-        """Start of each segment of a run, ascending.
+        """Start of each segment of a run in seconds, ascending.
 
         A pipeline that was drained for a checkpoint starts a new segment. Empty if the trace has one segment or no
         information.

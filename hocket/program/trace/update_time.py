@@ -14,8 +14,8 @@ _STEP = KINDS.index(Kind.STEP)
 def predicted_update_s(trace: Trace) -> float:
     """Seconds between two updates of a predicted run.
 
-    An excerpt of a long batch has the seconds of the whole batch in `meta["whole_iteration_s"]`, because its own
-    updates follow each other sooner.
+    If only an excerpt of a long batch was simulated, the seconds of the whole batch are in
+    `meta["whole_iteration_s"]`, because updates in the excerpt follow each other sooner.
     """
     told = trace.meta.get("whole_iteration_s")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told < inf:
@@ -50,12 +50,12 @@ def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
 
 
 def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float], moved_s: np.ndarray | None = None) -> np.ndarray:
-    """Seconds from each moment to the next, within segments.
+    """Seconds from each moment to the next, without gaps between segments.
 
     Arguments:
         moments_s: moments, ascending.
         segments_s: starts of the segments, ascending.
-        moved_s: moments to measure instead. The segments follow from `moments_s`.
+        moved_s: other times of the moments, to measure instead. The segments follow from `moments_s`.
     """
     segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")
     found: np.ndarray = np.diff(moments_s if moved_s is None else moved_s)[np.diff(segment) == 0]

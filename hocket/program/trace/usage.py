@@ -1,9 +1,9 @@
 """Usage of devices over one iteration: memory, and the share that computes.
 
-Figures are in columns of equal length.
+The iteration is divided into time intervals of equal length, called columns.
 
-Rules of this file: simulated and measured traces are treated alike, and plans are not known here. A device is the whole
-of its compute lanes. Facts about the inside of an instruction are given by the caller (`InstructionUsage`).
+Rules of this file: simulated and measured traces are treated alike, and plans are not known here. A device is the
+whole of its compute lanes. Facts about the inside of an instruction are given by the caller (`InstructionUsage`).
 Source: Wang et al., Wavelet (MLSys 2021), section 2.2: figures 1, 2, 5 and 6.
 """
 
@@ -20,12 +20,12 @@ from hocket.program.trace.trace import KINDS, Trace
 COMPUTES = (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP)
 _COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
 _COLLECTIVES = tuple(KINDS.index(kind) for kind in COLLECTIVES)
-COLUMNS = 512
+COLUMNS = 512  # intervals of an iteration
 REACHED = 0.5  # share of an iteration that must have memory records: each device's record ends at its own moment
 
 
 class InstructionUsage(Protocol):
-    """A forward or backward while it runs, in pieces."""
+    """Device use of a forward or backward while it runs, in consecutive pieces."""
 
     @property
     def until(self) -> np.ndarray:
@@ -33,7 +33,7 @@ class InstructionUsage(Protocol):
 
     @property
     def below_bytes(self) -> np.ndarray:
-        """Bytes by which the device holds less than recorded, in each piece."""
+        """For each piece, bytes by which the device holds less than the trace records."""
 
     @property
     def demand(self) -> float:
@@ -41,7 +41,7 @@ class InstructionUsage(Protocol):
 
 
 Known = Mapping[tuple[Kind, int, bool], InstructionUsage]
-"""Usage by kind, stage, and True for a recomputed forward.
+"""Device use inside instructions, by kind, stage, and True for recomputation.
 
 A missing instruction needs the whole device and the recorded memory.
 """
@@ -53,8 +53,8 @@ class Usage:
 
     Attributes:
         start_s, period_s: start of the iteration in the trace, and its length.
-        held_bytes: by device, the maximum bytes in each column; shape (columns,). Only devices with recorded memory. If
-            memory was recorded only in an earlier iteration, the bytes are from that one.
+        held_bytes: by device, the maximum bytes in each column; shape (columns,). Only devices with recorded memory.
+            If memory was recorded only in an earlier iteration, the bytes are from that one.
         computes: by device, the share of it that computes, 0 to 1, as the mean of each column; shape (columns,).
         collective: by device, the share of the iteration in which it takes part in a collective.
     """
@@ -66,7 +66,10 @@ class Usage:
     collective: dict[int, float]
 
     def kept_bytes(self, device: int) -> float:
-        """Constant bytes of a device: weights, optimizer state and constants."""
+        """Minimum bytes of a device in the iteration.
+
+        This is the memory of weights, optimizer state and constants.
+        """
         return float(self.held_bytes[device].min())
 
     def peak_bytes(self, device: int) -> float:
@@ -74,20 +77,20 @@ class Usage:
         return float(self.held_bytes[device].max())
 
     def above_bytes(self, device: int) -> np.ndarray:
-        """Bytes above the constant bytes of a device, in each column."""
+        """Bytes above `kept_bytes` of a device, in each column."""
         above: np.ndarray = self.held_bytes[device] - self.kept_bytes(device)
         return above
 
     def valley_share(self, device: int) -> float:
-        """Share of the iteration that is a valley of a device's memory.
+        """Share of the iteration in which a device holds little memory (valley).
 
-        In a valley, the device holds less than half of its peak above the constant bytes.
+        In a valley, the bytes above `kept_bytes` are less than half of their peak.
         """
         above = self.above_bytes(device)
         return float((above < above.max() / 2).mean()) if above.max() > 0 else 1.0
 
     def compute_share(self, device: int) -> float:
-        """Share of a device that computes, as the mean over the iteration."""
+        """Share of a device that computes, 0 to 1, as the mean over the iteration."""
         return float(self.computes[device].mean())
 
 
@@ -97,10 +100,10 @@ def usage(
     """Device use in a span of a trace.
 
     Arguments:
-        known: facts about the inside of forwards and backwards; empty for a measured trace.
-        columns: number of columns.
-        span: start and end. By default, the iteration of the later half with the length closest to the median (the last
-            of these); the whole trace if it has no two updates.
+        known: device use inside forwards and backwards; empty for a measured trace.
+        columns: number of equal time intervals of the result.
+        span: start and end in seconds. By default, the iteration of the later half with the length closest to the
+            median (the last of these); the whole trace if it has no two updates.
     """
     start_s, end_s = span or _usual(iterations(trace))
     edges = np.linspace(start_s, end_s, columns + 1)
@@ -128,9 +131,9 @@ def _usual(spans: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
-    """Span with recorded memory; (0, 0) without one.
+    """(start, end) of a span with recorded memory; (0, 0) without one.
 
-    It is the given span if memory was recorded in it, else the last iteration with recorded memory.
+    This is the given span if memory was recorded in it, else the last iteration with recorded memory.
     """
     ends = [float(seconds[-1]) for seconds, _ in trace.memory.values()]
     if not ends or min(ends) >= span[0]:
@@ -140,11 +143,11 @@ def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
 
 
 def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Maximum bytes held between each moment and the next.
+    """Maximum bytes held in each interval between two edges.
 
     Arguments:
         seconds, held_bytes: moments in the order of time, and bytes held from each on.
-        edges: moments, ascending; shape (columns + 1,).
+        edges: moments that separate the intervals, ascending; shape (columns + 1,).
     """
     after = np.searchsorted(seconds, edges, side="right")
     entering = np.where(after > 0, held_bytes[np.maximum(after - 1, 0)], held_bytes[0])
@@ -164,7 +167,7 @@ def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:
 
 
 def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int, list[_Run]]:
-    """Known pieces of the events that run in a span, by device."""
+    """Events with known device use that run in a time span, by device."""
     found: dict[int, list[_Run]] = {}
     inside = np.isin(trace.kind, _COMPUTES) & (trace.start_s < end_s) & (trace.end_s > start_s)
     for event in np.flatnonzero(inside).tolist() if known else ():
@@ -176,7 +179,14 @@ def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int,
 
 
 def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple[np.ndarray, np.ndarray]:
-    """A record of memory, refined by the usage inside some events."""
+    """A device's record of memory, refined by the known use inside some events.
+
+    Arguments:
+        series: moments in seconds, and bytes held from each on.
+
+    Returns:
+        Moments and bytes as in `series`.
+    """
     seconds, held = series
     if not runs:
         return series
@@ -193,7 +203,11 @@ def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple
 
 
 def _computes(trace: Trace, own: np.ndarray, known: Known, edges: np.ndarray) -> np.ndarray:
-    """Mean share of a device that computes between each moment and the next."""
+    """Mean share of a device that computes in each interval between two edges.
+
+    Arguments:
+        own: mask of the device's compute events.
+    """
     within = [known.get(_key(trace, event)) for event in np.flatnonzero(own).tolist()]
     shares = np.array([1.0 if one is None else one.demand for one in within])
     moments = np.concatenate((trace.start_s[own], trace.end_s[own]))

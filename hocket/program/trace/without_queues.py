@@ -1,18 +1,19 @@
 """Replay of a measured run as if no worker had waited for a core.
 
-It gives the end that each event would have had.
+The replay gives the end that each event would have had.
 
-Rules of this file: only the trace is known, not the program. So what an event waited for is derived from when it began:
+Rules of this file: only the trace is known, not the program. A transfer is a message or a collective ("sum"). The
+events that an event waited for are derived from when it began:
 
 - An event of a compute lane begins after the previous event of its lane. It also begins after messages and sums of its
   device that ended before it began and that belong to the same microbatch or update. If another event of its device
-  (such as another wave's instruction) ended after the previous event of its lane and before this event began, it waited
-  for the last such end as well.
+  (such as another wave's instruction) ended after the previous event of its lane and before this event began, it
+  waited for the last such end as well.
 - A message or sum is posted by its device's compute lane. It begins as long after the start of that lane's instruction
   as it did in the run, scaled with the instruction's length if the instruction was running. If it began when the
   transfer before it on its lane ended, it begins after that transfer. For a message, the sender decides.
 - The seconds from the arrival of the last rank of a transfer to its end stay as they were.
-- The seconds from the end of what an event waited for to its start stay as they were.
+- The seconds from the latest end that an event waited for to its start stay as they were.
 
 An event's `queued_s` is removed between the latest end that it waited for and its own end.
 """
@@ -64,7 +65,7 @@ class _Replay:
         )  # transfers of a device, by microbatch or update
 
     def _transfers(self, trace: Trace) -> dict[int, list[int]]:
-        """All events of a transfer, by each of its events.
+        """For each event of a transfer, all events of the same transfer.
 
         A transfer is a message or a sum. If its other events are not in the trace, the event is alone.
         """
@@ -77,7 +78,7 @@ class _Replay:
         return {event: group for group in groups.values() for event in group}
 
     def _counted(self, trace: Trace, event: int) -> str:
-        """Label of the microbatch or update of an event.
+        """Text for the microbatch ("#3") or update ("u3") of an event.
 
         Examples: "#3" for "forward 0 #3", "u3" for "step 0 u3".
         """
@@ -110,7 +111,7 @@ class _Replay:
         insort(self._over[device], (self._end[event], event))
 
     def end(self, event: int) -> float:
-        """End of an event in the replay."""
+        """End of an event in the replay, in seconds."""
         if event not in self._members:
             return self._ended[event]
         there = [one for one in self._members[event] if one in self._begun]
@@ -118,13 +119,18 @@ class _Replay:
         return max(self._begun[one] for one in there) + max(0.0, self._end[event] - was_s)
 
     def _ended_last(self, device: int, event: int) -> int | None:
-        """Latest of the device's events that ended before this event began."""
+        """Latest of the device's events that ended before an event began, or None."""
         over = self._over[device]
         at = bisect_right(over, (self._start[event], len(self._start)))
         return over[at - 1][1] if at else None
 
     def _posted(self, event: int, device: int, before: int | None) -> float:
-        """Start of a transfer for one of its ranks."""
+        """Start of a transfer for one of its ranks, in seconds of the replay.
+
+        Arguments:
+            event: the rank's event of the transfer.
+            before: previous event of its lane; None without one.
+        """
         if before is not None and self._end[before] > self._start[event]:
             before = None
         free_s = self.end(before) if before is not None else 0.0

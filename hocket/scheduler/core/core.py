@@ -84,8 +84,8 @@ class Core:
         """
         Arguments:
             policy: function from a snapshot to an allocation; `settings` say when it is called again.
-            kept: share of its throughput that each job class keeps beside each other class, see Pairs; None without
-                space sharing.
+            kept: fraction of its throughput that a job of each space-sharing class keeps beside each other class, see
+                Pairs.kept; None without space sharing.
         """
         self.settings = settings or Settings()
         self.columns = cluster.columns
@@ -252,9 +252,10 @@ class Core:
         return told
 
     def _enter(self, claims: LeaseClaims, now_s: float, busy_s: np.ndarray | None = None) -> None:
-        """Credit the time of the current leases to the ledger.
+        """Credit the time of leases since the round began to the ledger.
 
         Arguments:
+            claims: ledger entries of these leases.
             busy_s: seconds of the round that each job was running, by slot, if reported; 0 for unreported jobs.
         """
         time_s: np.ndarray | float = now_s - self.floor.since_s

@@ -16,7 +16,8 @@ def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> N
     """Check that an arriving job has one throughput per column and a known class.
 
     Arguments:
-        kept: the core's array of kept throughputs; the last class shares with no job.
+        columns: number of columns.
+        kept: PolicyRunner.kept, which has one class more than the setup; None without space sharing.
     """
     place = f"job {event.job.id}"
     if len(event.throughputs) != columns:
@@ -40,7 +41,13 @@ def check_progress(event: Progressed) -> None:
 
 
 def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:
-    """Check that the worker type and the worker numbers are valid."""
+    """Check that the worker type and the worker numbers are valid.
+
+    Arguments:
+        kind: index of the worker type.
+        workers: worker numbers within the type.
+        types: number of worker types.
+    """
     if not 0 <= kind < types:
         raise InputError("workers: type", str(kind), f"an index < {types}")
     if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
@@ -48,7 +55,12 @@ def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:
 
 
 def check_measured(place: str, column: int, value: float, columns: int) -> None:
-    """Check that the column exists and the measurement is finite and >= 0."""
+    """Check that the column exists and the measurement is finite and >= 0.
+
+    Arguments:
+        place: name of the measurement, for the error message.
+        columns: number of columns.
+    """
     if not 0 <= column < columns:
         raise InputError(f"{place}: column", str(column), f"an index < {columns}")
     if not (isfinite(value) and value >= 0):
@@ -56,7 +68,11 @@ def check_measured(place: str, column: int, value: float, columns: int) -> None:
 
 
 def check_sharing(event: SharingMeasured, columns: int, kept: np.ndarray | None) -> None:
-    """Check that both classes are known and the kept throughputs are valid."""
+    """Check that both classes are known and the kept throughputs are valid.
+
+    Arguments:
+        columns, kept: as for `check_arrival`.
+    """
     classes = 0 if kept is None else len(kept) - 1
     if not (0 <= event.sharing < classes and 0 <= event.beside < classes):
         raise InputError("sharing", f"classes {event.sharing} and {event.beside}", "two classes of the setup")

@@ -28,7 +28,7 @@ class JobArrived:
 
     Attributes:
         throughputs: steps per second of the whole job alone, by column; 0 where the job cannot run.
-        sharing: space-sharing class, see Pairs; -1 if the job shares with no other job.
+        sharing: space-sharing class, see Pairs; -1 if the job never shares its workers.
     """
 
     job: Job
@@ -64,7 +64,7 @@ class JobFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job crashed; it may be restarted."""
+    """A job crashed; the core restarts it, or gives it up after too many failures."""
 
     job: str
     reason: str = ""
@@ -96,6 +96,8 @@ class WorkersLost:
     """Workers of a type went away; work since the last checkpoint is lost.
 
     Attributes:
+        type: index of the worker type.
+        workers: worker numbers within the type.
         warned: True if the workers go away shortly and running jobs can still save a checkpoint.
     """
 
@@ -139,13 +141,13 @@ class ThroughputMeasured:
 
 @dataclass(frozen=True, slots=True)
 class SharingMeasured:
-    """Measured shares of throughput that two classes keep while sharing workers.
+    """Measured fractions of throughput that two jobs keep while they share workers.
 
     Attributes:
-        sharing, beside: the two classes.
-        column: the column of the measurement.
-        kept: share of its throughput alone that a job of class `sharing` keeps.
-        kept_beside: share that a job of class `beside` keeps.
+        sharing, beside: the two space-sharing classes.
+        column: index of the column of the measurement.
+        kept: fraction of its stand-alone throughput that a job of class `sharing` keeps.
+        kept_beside: fraction that a job of class `beside` keeps.
     """
 
     sharing: int

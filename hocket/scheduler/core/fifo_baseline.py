@@ -34,7 +34,7 @@ class FirstCome:
         self._came: dict[str, int] = {}
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """Allocation for a snapshot; its objective is the number of running jobs."""
+        """Allocation for a snapshot; its objective is the number of placed jobs."""
         refused = AllocationVariables(snapshot).refused
         if self._overbook:
             self._place_overbooked(snapshot, refused)

@@ -21,21 +21,21 @@ BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with one row per slot
 
 
 class JobTable:
-    """Jobs by name and by slot.
+    """Unfinished jobs, by id and by slot; a slot is a row of every array.
 
     Attributes:
         slot: slot of each job, by id, in order of arrival.
-        jobs: job, by slot.
+        jobs: job, by slot; None in unused slots.
         alone: one-element tuple of the job's id, as in a lease, by slot.
         throughputs: steps per second alone; shape (slots, columns).
         owed_s: seconds that the allocation granted a job and rounds did not deliver; shape (slots, columns).
-        need: workers of each job.
+        need: number of workers of each job.
         came: number of jobs that arrived earlier.
-        sharing: space-sharing class.
+        sharing: space-sharing class, see Pairs; -1 for jobs that never share their workers.
         arrived_s, remaining_steps: as reported.
-        isolated_s: see Active; counts the steps done so far.
+        isolated_s: see Active; up to the last `count_isolated`.
         busy_s: reported seconds of the current round that the job was running; 0 without a report.
-        attempts: consecutive failures of each job.
+        attempts: number of consecutive failures, by id; jobs without a failure are missing.
     """
 
     def __init__(self, columns: int) -> None:
@@ -60,7 +60,12 @@ class JobTable:
         self._slots: np.ndarray | None = None
 
     def add(self, job: Job, throughputs: Iterable[float], sharing: int) -> int:
-        """Add a job and return its slot."""
+        """Add a job and return its slot.
+
+        Arguments:
+            throughputs: steps per second of the job alone, by column.
+            sharing: space-sharing class, or -1.
+        """
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -130,7 +135,7 @@ class JobTable:
         Adds the time these steps would have needed on one n-th of the workers.
 
         Arguments:
-            workers: workers by column; 0 for columns to ignore.
+            workers: number of workers by column; 0 for columns to ignore.
         """
         slots = self.slots()
         done, rate = self._counted[slots] - self.remaining_steps[slots], self._rate[slots]
@@ -145,7 +150,7 @@ class JobTable:
         return self.isolated_s.copy(), self._rate.copy(), self._counted.copy()
 
     def set_isolated(self, before: tuple[np.ndarray, ...]) -> None:
-        """Undo `count_isolated`."""
+        """Undo `count_isolated`: restore the arrays that `isolated` returned before it."""
         self.isolated_s, self._rate, self._counted = before
 
     def slots(self) -> np.ndarray:
@@ -155,7 +160,7 @@ class JobTable:
         return self._slots
 
     def active(self, now_s: float) -> tuple[Active, ...]:
-        """Active jobs for a snapshot."""
+        """Unfinished jobs for a snapshot, in order of arrival."""
         slots = self.slots()
         remaining = self.remaining_steps[slots].tolist()
         elapsed = np.maximum(0.0, now_s - self.arrived_s[slots]).tolist()

@@ -31,7 +31,7 @@ class LeaseClaims(NamedTuple):
     claimed: np.ndarray
 
     def part(self, which: np.ndarray | list[int]) -> "LeaseClaims":
-        """Claims of some of the leases."""
+        """Claims of some of the leases, by mask or indices."""
         return LeaseClaims(self.entry[which], self.claimed[which])
 
 
@@ -43,7 +43,7 @@ class SelectedJobs(NamedTuple):
         jobs: ids of one job, or of two that share workers.
         column: column of each entry.
         need: number of workers.
-        claims: reason for each lease.
+        claims: ledger entry of each lease.
     """
 
     key: list[int]
@@ -60,11 +60,12 @@ class LeaseTable:
         types: worker types, with the number of workers that are up.
         up: numbers of the workers that are up, by type, ascending.
         workers: number of workers that are up, by type.
-        columns: placements; type_of, consolidated: arrays by column.
+        columns: placements.
+        type_of, consolidated: worker type index, and True for consolidated placement, by column.
         running: active leases by number.
         since_s: time at which all active leases were granted or renewed.
-        ended: jobs that stopped while the job sharing their lease continues.
-        ran: unfinished jobs that were started at least once.
+        ended: ids of jobs that stopped while the job sharing their lease continues.
+        ran: ids of unfinished jobs that were started at least once.
     """
 
     def __init__(self, cluster: ClusterSpec) -> None:
@@ -90,7 +91,7 @@ class LeaseTable:
         self._of: dict[str, int] | None = {}  # lease number by job; None until needed
 
     def claims(self) -> LeaseClaims:
-        """Claims of the active leases, in order."""
+        """Claims of the active leases, in the order of selection."""
         numbers, claims = self._turned
         if len(numbers) == len(self.running):
             return claims
@@ -102,15 +103,15 @@ class LeaseTable:
         return sum(own.price_usd_per_hour * workers for own, workers in leased) * time_s / 3600
 
     def placed(self) -> dict[str, int]:
-        """Column of each running job."""
+        """Column index of each running job, by id."""
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
     def leave(self, job: str) -> tuple[Lease | None, list[Lease], LeaseClaims]:
         """Stop a job.
 
         Returns:
-            The lease of the job, or None; a list with the lease if none of its jobs runs any more; the claims of that
-                list.
+            The lease of the job, or None; a list with this lease if none of its jobs runs any more, else empty; the
+                claims of the leases in the list.
         """
         if self._of is None:
             self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
@@ -133,11 +134,20 @@ class LeaseTable:
         return leases, claims.part(places)
 
     def join(self, kind: int, workers: Iterable[int]) -> None:
-        """Mark workers as up."""
+        """Mark workers as up.
+
+        Arguments:
+            kind: index of the worker type.
+            workers: worker numbers within the type.
+        """
         self._set_up(kind, set(self.up[kind]) | set(workers))
 
     def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], LeaseClaims]:
-        """Mark workers as lost, end their leases, and return the ended leases."""
+        """Mark workers as lost, end their leases, and return these with their claims.
+
+        Arguments:
+            kind, workers: as for `join`.
+        """
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)
         self._of = None
@@ -153,6 +163,7 @@ class LeaseTable:
         """Replace the leases by those of the selected jobs; unmoved jobs keep theirs.
 
         Arguments:
+            until_s: end of the round.
             overhead_s: seconds that a job loses if it ran before and starts on other workers.
         """
         leases: list[Any] = list(map(self._stays.get, chosen.key))  # missing leases are filled in below

@@ -18,13 +18,19 @@ _MOST_ROUNDS = 100.0  # limit of owed time: an infeasible allocation must not ac
 
 
 class Ledger:
-    """Entries, with received and owed seconds since the allocation was made."""
+    """Entries of the current allocation, with received and owed seconds.
+
+    Attributes:
+        entries: entries of the allocation, and entries with fraction 0.
+        received_s: running time of each entry under the allocation, plus half a round.
+        owed_s: time granted to each entry, by this and earlier allocations, that rounds did not deliver.
+    """
 
     def __init__(self, round_s: float, types: np.ndarray, counted: bool = False) -> None:
         """
         Arguments:
             round_s: length of a round, in seconds.
-            types: worker type of each column.
+            types: worker type index of each column.
             counted: True to deduct time on unclaimed workers from what the job is owed.
         """
         self.round_s, self._counted = round_s, counted
@@ -37,10 +43,12 @@ class Ledger:
     def open(
         self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool
     ) -> None:
-        """Load an allocation for the jobs in `slots`.
+        """Load an allocation.
 
         Arguments:
-            workers: workers that are up, by type.
+            slots: slot in the job table of each job of the allocation's snapshot.
+            roster: table of the jobs.
+            workers: number of workers that are up, by type.
             fill: True to add entries with fraction 0, to fill free workers of a round.
         """
         self.close(roster)
@@ -66,6 +74,8 @@ class Ledger:
         """Keep the current allocation: drop departed jobs, give new jobs no claim.
 
         Arguments:
+            slots: slots in the job table of all current jobs.
+            roster, workers: as for `open`.
             fill: True to add entries with fraction 0 for new jobs.
         """
         old = self.entries
@@ -89,7 +99,11 @@ class Ledger:
     def _able(
         self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, given: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and columns where jobs can run alone, except given ones."""
+        """Slots and columns where jobs can run alone.
+
+        Arguments:
+            given: mask of the combinations to leave out; shape (all slots, columns). None to leave out none.
+        """
         able = (roster.throughputs[slots] > 0) & (roster.need[slots, None] <= workers[self._types])
         if given is not None:
             able &= ~given[slots]
@@ -103,7 +117,10 @@ class Ledger:
         self.entries = Entries(first, second, column, types, need, fraction, len(roster.jobs))
 
     def _claims(self, roster: JobTable) -> np.ndarray:
-        """Owed seconds of each entry: each job's claim, split by its column fractions."""
+        """Owed seconds of each entry.
+
+        The time owed to a job on a column is divided among its entries there, in proportion to their fractions.
+        """
         entries = self.entries
         shape = roster.owed_s.shape
         total = np.zeros(shape)
@@ -119,7 +136,7 @@ class Ledger:
         return claim
 
     def close(self, roster: JobTable) -> None:
-        """Return owed time to the jobs, before a new allocation."""
+        """Write owed time back to the jobs in the table, before a new allocation."""
         entries, owed = self.entries, self.owed_s
         has = (entries.fraction > 0) | self._counted
         both = has & (entries.second != ALONE)
@@ -129,7 +146,10 @@ class Ledger:
         np.add.at(roster.owed_s, (jobs, columns), np.concatenate([owed[has], owed[both]]))
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Add each entry's fraction of the elapsed seconds to its owed time."""
+        """Add each entry's fraction of the elapsed seconds to its owed time.
+
+        Owed time is limited to 100 rounds.
+        """
         self.owed_s = np.minimum(self.owed_s + self.entries.fraction * elapsed_s, _MOST_ROUNDS * self.round_s)
 
     def due_s(self) -> np.ndarray:
@@ -137,9 +157,10 @@ class Ledger:
         return self.owed_s + self.entries.fraction * self.round_s
 
     def of_jobs(self, entries: np.ndarray, each: np.ndarray) -> np.ndarray:
-        """Larger value of each entry's jobs.
+        """Value of each entry's job; for two jobs, the larger of their values.
 
         Arguments:
+            entries: indices of the entries.
             each: values >= 0, by slot.
         """
         found = each[self.entries.first[entries]]
@@ -152,6 +173,7 @@ class Ledger:
         """Record the running time of entries; each entry may appear once.
 
         Arguments:
+            entries: indices of the entries.
             claimed: True where the entry was owed the time, False where it filled free workers.
         """
         self.received_s[entries] += time_s

@@ -28,9 +28,9 @@ class PolicyRunner:
 
     Attributes:
         policy: function from a snapshot to an allocation.
-        kept: shares of throughput that classes keep beside each other, see Pairs, plus a last class that shares with
-            no job.
-        made_s: time at which the current allocation was made.
+        kept: fractions of throughput that jobs of two classes keep while they share workers, see Pairs.kept, with an
+            additional last class that shares with no job; None without space sharing.
+        made_s: time at which the current allocation was made; None before the first one.
         holds_s: seconds for which the current allocation is valid.
         fills: True if free workers may be used beyond the allocation.
         stale: True if the allocation is to be recomputed.

@@ -20,17 +20,18 @@ class Settings:
         recompute: when allocations are recomputed: "events", in the first round after a change, or "rounds", in every
             round.
         recompute_after_s: minimum seconds between two allocations; finished jobs are dropped meanwhile.
-        order: job priority: "ratio", X / f since the last allocation (Narayanan's dissertation, section 5.5), or
-            "deficit", the seconds granted to the job and not delivered since its arrival, over all allocations.
+        order: job priority: "ratio", the granted fraction of time over the received one since the last allocation
+            (X / f, Narayanan's dissertation, section 5.5), or "deficit", the seconds granted to the job and not
+            delivered since its arrival, over all allocations.
         queue: "global", one queue for all types, as in Algorithm 2, or "types", one queue per type, served in the
             order of types, as in the public implementation.
         shuffle: True to draw the order of types from `seed` in every round; the public implementation does so for
             heterogeneity-agnostic policies.
-        fill: True to give workers without a claim in a round to jobs that can run there, regardless of the
-            allocation.
+        fill: True to give workers that the allocation leaves idle in a round to jobs that can run there, whatever
+            their fraction is.
         newcomers: use of such workers by jobs that arrived since the last allocation: "fill", like other jobs, or
             "wait", not at all, as in the public implementation.
-        gifts: accounting of time on workers without a claim: "free", not deducted from what a job is owed, or
+        gifts: accounting of time on such workers: "free", not deducted from the time that a job is owed, or
             "counted", deducted, as in the public implementation. With "counted", jobs that received less of such
             time before get it first.
         hold_first: True if an allocation made at time 0 is valid for `recompute_after_s` like any other. False in the

@@ -1,9 +1,10 @@
-"""Throughput estimator: shared throughputs of new jobs from few measurements.
+"""Throughput estimator: throughputs of new jobs that share workers.
 
-A new kind of job is measured briefly beside some reference jobs. Low-rank matrix completion turns these measurements
-and the throughputs alone into a fingerprint: the share of throughput kept beside every reference job, and the share
-that they keep. The nearest reference job, with all pairs measured, is the prior. An estimate lies between the two and
-is replaced by measurements from rounds.
+Few measurements are needed. A kind of job is a job type and a scale factor. A new kind is measured briefly beside
+some reference jobs. Low-rank matrix completion turns these measurements and the throughputs alone into a fingerprint
+(fingerprint.py): the fractions of throughput that the new job and each reference job keep while they share workers.
+The nearest reference job, for which all pairs are measured, is the prior. An estimate lies between the fingerprint
+and the prior. It is replaced by measurements from rounds.
 Source: Narayanan's dissertation, section 5.6 and Figure 5.8. There, the estimate is the nearest reference job;
 halfway to the completed fingerprint was closer to the held-out truth (bench/bench_estimator.py). New jobs can share
 workers if they have a scale factor of the sharing reference jobs, which is 1 in all published data.
@@ -23,7 +24,10 @@ from hocket.scheduler.model.throughputs import Kind, Place, ThroughputTable, sho
 
 
 class PairMeasurement(NamedTuple):
-    """Measured steps per second of two kinds that shared workers at a place."""
+    """Measured steps per second of two kinds of jobs that shared workers.
+
+    A kind is a job type and a scale factor. A place is a worker type, consolidated or spread.
+    """
 
     first: Kind
     second: Kind
@@ -34,11 +38,11 @@ class PairMeasurement(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Estimator:
-    """Reference jobs, new jobs and measurements; immutable.
+    """Estimator of throughputs in space sharing, with its measurements; immutable.
 
     Attributes:
         fingerprints: fingerprints of the reference jobs.
-        new: new kinds, with throughputs alone by place.
+        new: kind (job type, scale factor) of each new job, and its steps per second alone at each place.
         measured: measurements so far; repeated measurements of two kinds at one place are averaged.
     """
 
@@ -51,8 +55,9 @@ class Estimator:
         """Estimator without new jobs.
 
         Arguments:
-            reference: profiled kinds, alone and beside each other.
-            seed: seed of the initial factors of the completion.
+            reference: throughputs of the reference jobs, alone and in pairs.
+            seed: seed of the initial factors of the matrix completion.
+            fitting: parameters of the estimates; the defaults of Fitting if None.
 
         Raises:
             InputError: no two kinds share workers.
@@ -61,17 +66,18 @@ class Estimator:
 
     @property
     def reference(self) -> ThroughputTable:
-        """Profiled kinds."""
+        """Throughput table of the reference jobs."""
         return self.fingerprints.reference
 
     def with_kind(self, kind: Kind, alone: Iterable[float]) -> "Estimator":
-        """Add a new kind.
+        """Estimator with one more kind of job.
 
         Arguments:
-            alone: steps per second alone at each place of the reference; 0 where it cannot run.
+            kind: job type and scale factor.
+            alone: steps per second alone at each place of the reference; 0 where the kind cannot run.
 
         Raises:
-            InputError: a known kind, or invalid throughputs.
+            InputError: a kind that the estimator has already, or invalid throughputs.
         """
         steps = tuple(float(value) for value in alone)
         place = _show(kind)
@@ -82,7 +88,7 @@ class Estimator:
         return replace(self, new=(*self.new, (kind, steps)))
 
     def with_measured(self, measured: Iterable[PairMeasurement]) -> "Estimator":
-        """Add measurements of new or profiled kinds.
+        """Estimator with more measurements, of new kinds or reference kinds.
 
         Raises:
             InputError: an unknown kind or place, or invalid throughputs.
@@ -106,7 +112,7 @@ class Estimator:
         Its `pairs` method gives the input of a Snapshot.
 
         Raises:
-            InputError: from ThroughputTable, never for estimates.
+            InputError: ThroughputTable rejects values that come from measurements; estimates are always valid.
         """
         prints, known = self.fingerprints, len(self.reference.kinds)
         kinds = tuple(self._row)
@@ -145,6 +151,9 @@ class Estimator:
         Pairs are chosen greedily: each leaves the least uncertainty in the fingerprint. The choice depends on the
         measured pairs, not on the measured values.
 
+        Arguments:
+            count: maximum number of pairs.
+
         Returns:
             Reference kinds and places, most informative first.
 
@@ -172,7 +181,7 @@ class Estimator:
 
     @cached_property
     def _row(self) -> dict[Kind, int]:
-        """Row of each kind; new kinds follow those of the reference."""
+        """Row index in `table` of each kind; new kinds follow the reference kinds."""
         return {kind: k for k, kind in enumerate((*self.reference.kinds, *(kind for kind, _ in self.new)))}
 
     @cached_property
@@ -183,7 +192,10 @@ class Estimator:
 
     @cached_property
     def _means(self) -> dict[tuple[int, int, int], float]:
-        """Mean measured share of throughput, by (kind, kind beside it, place)."""
+        """Mean measured fraction of stand-alone throughput of a job in a pair.
+
+        By row of the job, row of the job beside it, and column of the place.
+        """
         found: dict[tuple[int, int, int], list[float]] = {}
         for one in self.measured:
             a, b, c = self._row[one.first], self._row[one.second], self.reference.column[one.place]
@@ -194,13 +206,13 @@ class Estimator:
 
     @cached_property
     def _known(self) -> dict[int, np.ndarray]:
-        """Known part of the fingerprint of each new kind that shares workers."""
+        """Fingerprint of each new kind that shares workers, by row; nan where unknown."""
         rows = (self._row[kind] for kind, _ in self.new if kind[1] in self.fingerprints.scale_factors)
         return {row: self.fingerprints.known(row, self._alone[row], self._means) for row in rows}
 
     @cached_property
     def _whole(self) -> dict[int, np.ndarray]:
-        """Completed fingerprint of each new kind that shares workers."""
+        """Completed fingerprint of each new kind that shares workers, by row."""
         return {row: self.fingerprints.complete(known) for row, known in self._known.items()}
 
 

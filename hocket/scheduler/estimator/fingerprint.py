@@ -1,7 +1,8 @@
 """Fingerprints of jobs in space sharing.
 
-A fingerprint is one row: the shares of throughput kept beside every reference job, the shares that they keep, and the
-throughputs alone. The reference is processed once and serves any number of new jobs.
+A fingerprint is a vector of three parts: the fraction of its throughput that the job keeps beside each reference job,
+the fraction that each reference job keeps beside it, and logarithms of the job's throughputs alone. The reference is
+processed once and serves any number of new jobs.
 Source: Narayanan's dissertation, section 5.6 and Figure 5.8.
 """
 
@@ -23,8 +24,9 @@ class Fitting:
     The tuning is in bench/bench_estimator.py.
 
     Attributes:
-        rank, ridge, rounds: parameters of the matrix completion.
-        alone_weight: weight of a factor of e in throughput alone, relative to a share of throughput of 1.
+        rank, ridge, rounds: parameters of the matrix completion, see `complete` in matrix_completion.py.
+        alone_weight: weight of the logarithms of stand-alone throughputs. With 1, a factor of e in throughput counts
+            as much as a difference of 1 in a fraction kept.
         nearest_share: weight of the nearest reference job in an estimate; 1 as in the dissertation; 0 for the
             completion alone.
     """
@@ -47,7 +49,9 @@ class Fingerprints:
     """Fingerprints of the reference jobs that share workers.
 
     Attributes:
-        seed: seed of the initial factors of the completion.
+        reference: throughput table of the reference jobs.
+        fitting: parameters of the estimates.
+        seed: seed of the initial factors of the matrix completion.
     """
 
     reference: ThroughputTable
@@ -60,20 +64,20 @@ class Fingerprints:
 
     @cached_property
     def sharing(self) -> list[int]:
-        """Rows of the reference kinds that share workers with any kind."""
+        """Row indices in `reference` of the kinds that can share workers."""
         return [int(k) for k in np.flatnonzero((self.reference.beside > 0).any(axis=(1, 2)))]
 
     @cached_property
     def places(self) -> list[int]:
-        """Consolidated columns of the reference at which any kinds share workers."""
+        """Column indices in `reference` of consolidated places where kinds share workers."""
         together = np.array([consolidated for _, consolidated in self.reference.places])
         return [int(c) for c in np.flatnonzero((self.reference.beside > 0).any(axis=(0, 1)) & together)]
 
     @cached_property
     def copies(self) -> list[tuple[int, int]]:
-        """Pairs of a spread column and the consolidated column of the same type.
+        """Column indices in `reference`: (spread, consolidated) of each worker type.
 
-        A single-worker job has the same values on both.
+        A single-worker job has the same throughputs on both.
         """
         column = self.reference.column
         return [
@@ -87,15 +91,16 @@ class Fingerprints:
 
     @property
     def pairs(self) -> int:
-        """Number of reference kinds times places.
+        """Number of combinations of a reference kind and a place.
 
-        Entries e and pairs + e of a fingerprint are the two shares of one pair.
+        For combination e, entry e of a fingerprint is the fraction of throughput that the job keeps, and entry
+        pairs + e is the fraction that the reference job keeps.
         """
         return len(self.sharing) * len(self.places)
 
     @cached_property
     def completion(self) -> Completion:
-        """Completion of the reference jobs' own fingerprints."""
+        """Low-rank model of the fingerprints of the reference jobs."""
         part = self.reference.kept[np.ix_(self.sharing, self.sharing, self.places)]
         others = part.transpose(1, 0, 2)
         alone = np.stack([self._alone(row) for row in self.reference.alone[self.sharing]])
@@ -108,8 +113,9 @@ class Fingerprints:
 
         Arguments:
             row: row of the job in `kept`.
-            alone: steps per second at each place of the reference.
-            kept: measured shares, by (row, row beside it, column).
+            alone: steps per second alone, at each place of the reference.
+            kept: measured fractions of stand-alone throughput, by row of the job, row of the job beside it, and
+                column of the place.
         """
         at = [(r, c) for r in self.sharing for c in self.places]
         own = [kept.get((row, r, c), np.nan) for r, c in at]
@@ -117,19 +123,31 @@ class Fingerprints:
         return np.concatenate([own, others, self._alone(alone)])
 
     def complete(self, known: np.ndarray) -> np.ndarray:
-        """Complete fingerprint: known values, and estimates for the rest."""
+        """Complete fingerprint: known values, and estimates for the rest.
+
+        Arguments:
+            known: known values; nan elsewhere.
+        """
         have = np.isfinite(known)
         return np.where(have, known, self.completion.row(np.where(have, known, 0.0), have))
 
     def nearest(self, whole: np.ndarray) -> int:
-        """Index in `sharing` of the most similar reference job."""
+        """Index in `sharing` of the reference job with the nearest fingerprint.
+
+        Arguments:
+            whole: complete fingerprint of the new job.
+        """
         return int(((self.completion.table - whole) ** 2).sum(1).argmin())
 
     def estimate(self, whole: np.ndarray) -> np.ndarray:
-        """Estimated shares of the new job and of each reference job beside it.
+        """Estimated fractions of throughput that jobs keep while they share workers.
+
+        Arguments:
+            whole: complete fingerprint of the new job.
 
         Returns:
-            Shape (2, jobs, places).
+            Fractions of the new job beside each reference job, then of each reference job beside the new job; shape
+                (2, reference jobs, places).
         """
         share, most = self.fitting.nearest_share, float(self.reference.kept.max(initial=1.0))
         mixed = share * self.completion.table[self.nearest(whole)] + (1 - share) * whole
@@ -137,15 +155,24 @@ class Fingerprints:
         return np.clip(mixed[: 2 * self.pairs].reshape(shape), 0.0, most)
 
     def uncertain(self, known: np.ndarray, entry: int) -> float:
-        """Remaining uncertainty of all pairs after measuring one more entry."""
+        """Total variance of all estimates after measuring one more combination.
+
+        Arguments:
+            known: mask of the known entries of the fingerprint.
+            entry: combination to measure, from 0 to `pairs` - 1.
+        """
         then = known.copy()
         then[[entry, self.pairs + entry]] = True
         return float(self.completion.variance(then)[: 2 * self.pairs].sum())
 
     def _alone(self, steps: np.ndarray) -> np.ndarray:
-        """Weighted logarithms of throughputs alone and of ratios to the first place.
+        """Last part of a fingerprint: weighted logarithms of stand-alone throughputs.
 
-        nan where the job cannot run.
+        The logarithms of the throughputs at `places` come first, then those of their ratios to the first place. They
+        are nan where the job cannot run.
+
+        Arguments:
+            steps: steps per second at each place of the reference.
         """
         with np.errstate(divide="ignore"):
             log = np.log(steps[self.places])

@@ -21,8 +21,8 @@ class Completion:
 
     Attributes:
         mean: mean of each column.
-        loadings: column loadings, scaled for row factors with unit variance and no correlation, like those of the
-            table; shape (rank, columns).
+        loadings: column factors V, scaled so that the row factors U have unit variance and no correlation; shape
+            (rank, columns).
         ridge: variance not explained by the factors; it limits the influence of few entries.
         table: completed table.
     """
@@ -35,6 +35,10 @@ class Completion:
     def row(self, values: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Estimate a row from its known entries; the mean if there are none.
 
+        Arguments:
+            values: values of the row; only those at known entries are used.
+            known: mask of the known entries.
+
         Returns:
             Shape (columns,).
         """
@@ -43,7 +47,10 @@ class Completion:
         return self.mean + factors @ self.loadings
 
     def variance(self, known: np.ndarray) -> np.ndarray:
-        """Uncertainty of each entry of such a row, in units of the ridge term.
+        """Posterior variance of each entry of a row, without the variance `ridge`.
+
+        Arguments:
+            known: mask of the known entries.
 
         Returns:
             Shape (columns,).
@@ -60,15 +67,18 @@ class Completion:
 def complete(
     table: np.ndarray, known: np.ndarray, rank: int, ridge: float, rounds: int, rng: np.random.Generator
 ) -> Completion:
-    """Complete a table.
+    """Fit a low-rank model to the known entries of a table, and complete the table.
 
     Arguments:
         table: rows of similar objects; unknown entries are ignored.
         known: mask of the known entries, same shape.
+        rank: maximum rank of the model.
+        ridge: strength of the regularization in the last round.
+        rounds: number of alternations between row factors and column factors.
         rng: generator of the initial column factors.
 
     Raises:
-        InputError: no rows, no rank, or no ridge.
+        InputError: an empty table, a mask of another shape, or a rank, ridge or number of rounds that is not above 0.
     """
     if table.ndim != 2 or table.shape != known.shape or not table.size:
         raise InputError(
@@ -95,7 +105,11 @@ def complete(
 
 
 def _half(centred: np.ndarray, mask: np.ndarray, other: np.ndarray, ridge: float) -> np.ndarray:
-    """Least-squares factors of each row, with the other side fixed."""
+    """Ridge-regularized least-squares factors of each row.
+
+    Arguments:
+        other: factors of the columns, which stay fixed; shape (columns, rank).
+    """
     rank = other.shape[1]
     grams = np.einsum("ic,cr,cs->irs", mask, other, other, optimize=True) + ridge * np.eye(rank)
     return np.linalg.solve(grams, (centred @ other)[..., None])[..., 0]

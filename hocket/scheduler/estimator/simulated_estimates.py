@@ -1,8 +1,9 @@
-"""Estimated sharing throughputs in simulations.
+"""Estimated throughputs of jobs that share workers, in simulations.
 
 Some kinds of jobs were profiled beside each other earlier. For every other kind, a few pairs are measured on separate
-workers when it arrives; the estimator fills in the rest. Policies see estimates, while jobs run at true throughputs.
-A pair that runs in a round is measured; its value is then known, and all affected estimates are recomputed.
+workers before the first round; the estimator fills in the rest. Policies see estimates, while jobs run at true
+throughputs. A pair that runs in a round is measured; its value is then known, and all affected estimates are
+recomputed.
 Source: Narayanan's dissertation, section 5.6 and Figure 5.8; the effect on job completion times is Figure 5.16.
 """
 
@@ -25,14 +26,14 @@ _SAME = 1e-9  # tolerance of shares of throughput
 
 @dataclass(frozen=True)
 class Estimating:
-    """Initial knowledge about sharing, and whether it is refined.
+    """Settings for estimated throughputs of pairs in a simulation.
 
     Attributes:
-        references: number of kinds profiled beside each other, drawn from the kinds that share workers.
-        pairs: number of pairs with reference jobs measured for each other kind on arrival, the most informative
-            first.
-        refine: True to measure pairs in rounds and recompute the estimates.
-        seed: seed of the draw and of the initial factors of the completion.
+        references: number of reference kinds, profiled beside each other; drawn from the kinds that share workers.
+        pairs: number of pairs with reference kinds that are measured for each other kind before the first round, the
+            most informative first.
+        refine: True to measure the pairs that run in rounds and recompute the estimates.
+        seed: seed of the draw and of the initial factors of the matrix completion.
     """
 
     references: int = 13
@@ -51,6 +52,9 @@ class Estimating:
 
 def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
     """Estimator before the first round: reference jobs and a few measured pairs.
+
+    Arguments:
+        truth: true throughputs, the source of the measurements.
 
     Raises:
         InputError: no two kinds of the table share workers.
@@ -74,12 +78,13 @@ def profiled(truth: ThroughputTable, how: Estimating) -> Estimator:
 
 
 class Learner:
-    """Connects a simulation (true table, cluster columns) with an estimator.
+    """Estimator of a simulation, which learns from the pairs that run.
 
     Attributes:
         estimator: estimator with all measurements so far.
-        known: estimated table, in the order of the true table.
-        measured: pairs and places measured in rounds.
+        known: throughput table with the current estimates; same rows and columns as the true table.
+        first: throughput table with the estimates before the first round.
+        measured: table rows (the smaller first) and table column of the pairs measured in rounds.
     """
 
     def __init__(self, truth: ThroughputTable, cluster: ClusterSpec, how: Estimating) -> None:
@@ -93,7 +98,10 @@ class Learner:
         """Update the estimates with the pairs of a round, and return the changes.
 
         Arguments:
-            ran: row, row beside it, cluster column, and steps per second of both.
+            ran: for each pair: table rows of the two jobs, cluster column, and steps per second of the two jobs.
+
+        Returns:
+            One event for each changed estimate; an empty list without `refine`.
         """
         if not self.how.refine:
             return []
@@ -119,9 +127,13 @@ class Learner:
         ]
 
     def error(self, table: ThroughputTable, rows: Iterable[int]) -> float:
-        """Mean absolute error of the estimated shares, over pairs of some rows.
+        """Mean absolute error of the estimated fractions of throughput.
 
-        Pairs of two reference jobs are known and do not count.
+        Pairs of two reference jobs are known and do not count. The error is 0 if no other pair is left.
+
+        Arguments:
+            table: table with the estimates.
+            rows: table rows of the jobs to count; all pairs of them are compared.
         """
         chosen = sorted(set(rows))
         new = np.array([self.truth.kinds[row] not in self.estimator.reference.row for row in chosen], dtype=bool)
@@ -130,7 +142,7 @@ class Learner:
         return float(unknown.mean()) if unknown.size else 0.0
 
     def note(self, rows: Iterable[int]) -> str:
-        """Report of the estimation error for these rows, as text."""
+        """Sentence about the estimation error for jobs with these table rows."""
         chosen = sorted(set(rows))
         before, after = self.error(self.first, chosen), self.error(self.known, chosen)
         told = f"the mean error of estimated throughput shares was {before:.3f} before the first round"

@@ -19,7 +19,8 @@ class Setup:
 
     Attributes:
         policy: name of the policy; the caller resolves it.
-        kept: shares of throughput that classes keep beside each other, see Pairs; shape (classes, classes, columns).
+        kept: fractions of throughput that jobs of two classes keep while they share workers, see Pairs.kept; None
+            without space sharing.
     """
 
     types: tuple[WorkerType, ...]
@@ -37,7 +38,7 @@ class Setup:
         """Setup of a core that has not handled any event.
 
         Arguments:
-            policy: name of its policy.
+            policy: name of the core's policy.
         """
         asking = core.asking
         kept = None if asking.kept is None else _as_tuples(asking.kept[:-1, :-1])  # the last class shares with no job
@@ -45,7 +46,7 @@ class Setup:
         return cls(types, core.columns, policy, core.settings, kept, asking.entities, asking.budget_usd)
 
     def core(self, policy: Policy) -> Core:
-        """New core, before any event."""
+        """New core with this setup, before any event."""
         kept = None if self.kept is None else np.array(self.kept, dtype=float)
         return Core(ClusterSpec(self.types, self.columns), policy, self.settings, kept, self.entities, self.budget_usd)
 

@@ -73,7 +73,7 @@ def _memory(core: Core) -> Any:
 
 
 def _code(policy: Any) -> str:
-    """Name of a policy's code: of a function, or of an object's class."""
+    """Qualified name of a policy function, or of a policy object's class."""
     while isinstance(policy, partial):
         policy = policy.func
     named = policy if isinstance(policy, _CODE) else type(policy)

@@ -62,7 +62,7 @@ class Contents:
         """Replay the events in a new core.
 
         Raises:
-            InputError: an event is invalid, with its line; the file is not a journal of a core.
+            InputError: the core rejects an event; the message names its line.
         """
         core = self.setup.core(policy)
         for line, (now_s, event) in enumerate(self.events, 2):
@@ -97,7 +97,9 @@ class Journal:
 
     @classmethod
     def beside(cls, path: str | Path, setup: Setup, core: Core) -> "Journal":
-        """Create a file for a new core that others drive; pass events to `record`.
+        """Create a file for a new core that the caller drives.
+
+        The caller passes each event to the core, and then to `record`.
 
         Raises:
             InputError: the file exists already or cannot be written.
@@ -129,7 +131,8 @@ class Journal:
         An incomplete record at the end is truncated.
 
         Raises:
-            InputError: the file is not a journal or is damaged; it is unchanged.
+            InputError: the file is not a journal, is damaged, or has an event that the core rejects, and is unchanged;
+                or it cannot be written.
         """
         path = Path(path)
         found = read(path)
@@ -159,7 +162,7 @@ class Journal:
         """Write an event that the core has handled.
 
         Raises:
-            InputError: the write failed.
+            InputError: the record is too large, or the write failed.
         """
         self._append({"now_s": now_s, **event_as_data(event)})
 

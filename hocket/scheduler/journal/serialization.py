@@ -24,8 +24,11 @@ def event_as_data(event: Event) -> dict[str, Any]:
 def event_of(data: Any, place: str) -> Event:
     """Event from the plain data of `event_as_data`.
 
+    Arguments:
+        place: location of the data, for the error message.
+
     Raises:
-        InputError: the data is not an event, with the wrong field.
+        InputError: the data is not an event; the message names the wrong field.
     """
     if not isinstance(data, dict):
         raise InputError(place, repr(data)[:80], "an event, as a mapping")

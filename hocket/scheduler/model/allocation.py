@@ -1,6 +1,7 @@
 """Allocation: fraction of time for each job or pair of jobs on each column.
 
-Policies return an Allocation.
+A column is a placement: a worker type, with the workers of a job consolidated or spread (worker_types.py). Policies
+return an Allocation.
 Source: the matrix X in Narayanan's dissertation, section 5.3.1, with rows for pairs in space sharing (equations 5.1
 to 5.3).
 """
@@ -15,7 +16,7 @@ import numpy as np
 from hocket.scheduler.model.lazy_property import once
 from hocket.scheduler.model.snapshot import Snapshot
 
-ALONE = -1
+ALONE = -1  # stands for the second job where a job does not share its workers
 
 
 @dataclass(frozen=True)
@@ -64,21 +65,25 @@ class Reasons(Sequence[Reason]):
 class Allocation:
     """Fractions of time, as a list of entries.
 
-    Entry e gives fraction[e] of the time on column[e] to job first[e], together with job second[e] or ALONE. An
-    allocation is immutable. The fields are Final, which only a type checker enforces, because a frozen dataclass
+    In entry e, job first[e] runs on column[e] for fraction[e] of the time. It shares its workers with job second[e],
+    or runs alone if second[e] is ALONE.
+
+    An allocation is immutable. The fields are Final, which only a type checker enforces, because a frozen dataclass
     costs one microsecond more to create: a tenth of the time of a small solve.
 
     Attributes:
-        first, second: job indices in the snapshot; first < second in a pair.
-        objective: value of the policy's objective; see its docstring.
+        first, second: job indices in the snapshot, by entry; first < second in a pair.
+        column: column index in the snapshot, by entry.
+        fraction: fraction of the time, by entry.
+        objective: value of the policy's objective; see the docstring of the policy's `allocate`.
         gap: verified relative duality gap; 0 for policies without a solver.
-        reasons: explanation for each job.
+        reasons: explanation for each job, in snapshot order; may be empty.
         refused: reason by job index, for jobs that get nothing because they cannot run.
-        note: solver problem, if the allocation is a fallback.
+        note: remark for the operator, such as a solver failure or given-up deadlines; empty for none.
         holds_s: seconds after which the allocation expires, even without events.
         fill: True if jobs may also use the workers that the allocation leaves free.
-        grouped: the policy's groups of similar jobs (AllocationVariables) and the values of their variables; None if
-            not kept.
+        grouped: groups of identical jobs in the policy's linear program (AllocationVariables), and the values of its
+            variables; None if the policy does not keep them.
     """
 
     first: Final[np.ndarray]
@@ -100,7 +105,10 @@ class Allocation:
         return self.second != ALONE
 
     def dense(self, snapshot: Snapshot) -> np.ndarray:
-        """Time of each job on each column, alone or paired; shape (jobs, columns)."""
+        """Fraction of time of each job on each column; shape (jobs, columns).
+
+        Time alone and time in pairs are added.
+        """
         found = np.zeros(snapshot.throughputs.shape)
         np.add.at(found, (self.first, self.column), self.fraction)
         both = self.pairs

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """Workers for a job.
+    """Workers granted to a job, or to two jobs that share them.
 
     A named tuple, because a frozen dataclass takes twice as long to create and each move creates a lease.
 
     Attributes:
-        number: increasing number of the lease.
-        jobs: one job, or two that share each worker.
-        column: placement, see Placement; its type is the type of the workers.
+        number: identifier; a later lease has a larger number.
+        jobs: id of the job, or ids of two jobs that share every worker.
+        column: index of the placement in ClusterSpec.columns, which gives the worker type.
         workers: worker numbers within the type; worker w is on server w // per_server.
-        began_s: time of the grant.
+        began_s: time at which the lease was granted, in seconds.
     """
 
     number: int

@@ -26,8 +26,8 @@ class Active:
     Attributes:
         remaining_steps: remaining training steps.
         elapsed_s: seconds since arrival.
-        isolated_s: seconds of running time needed so far on one n-th of the cluster (t_isolated of finish-time
-            fairness); None if not tracked, in which case `elapsed_s` is used.
+        isolated_s: seconds that the steps done so far would have taken on one n-th of the cluster (t_isolated of
+            finish-time fairness); None if not tracked, in which case `elapsed_s` is used.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Entity:
-    """Owner of jobs, such as a team: its weight, and the policy inside it."""
+    """Owner of jobs, such as a team, with its weight and the policy among its jobs."""
 
     name: str
     weight: float = 1.0
@@ -62,13 +62,13 @@ class Entity:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Share of throughput that jobs keep when two of them share workers.
+    """Fraction of its throughput that each job keeps when two jobs share workers.
 
     Attributes:
-        classes: class of each job; jobs of one class behave the same.
-        kept: share of its throughput alone that a job of the first class keeps beside a job of the second; shape
-            (classes, classes, columns). 0 in both directions if the two cannot share, as with different scale
-            factors.
+        classes: space-sharing class of each job, as an index into `kept`; shape (jobs,).
+        kept: kept[a, b, c] is the fraction of its stand-alone throughput that a job of class a keeps while it shares
+            its workers with a job of class b on column c; shape (classes, classes, columns). It is 0 in both
+            directions if the two cannot share workers, for example because their scale factors differ.
     """
 
     classes: np.ndarray
@@ -81,20 +81,20 @@ class Snapshot:
 
     Attributes:
         types: worker types.
-        columns: placements on them; each belongs to one type.
+        columns: placements, each a worker type with consolidated or spread workers; they index the columns of arrays.
         jobs: unfinished jobs, in order of arrival.
-        throughputs: steps per second of each job alone; shape (jobs, columns); 0 where it cannot run.
-        pairs: space-sharing throughputs; None for no space sharing.
+        throughputs: steps per second of each job alone; shape (jobs, columns); 0 where the job cannot run.
+        pairs: fractions of throughput of jobs that share workers; None without space sharing.
         entities: owners of jobs, for hierarchical policies.
-        budget_usd: budget, for policies that keep one.
+        budget_usd: budget in dollars, for policies that keep one; None for no budget.
         spent_usd: spent part of the budget.
         now_s: current time.
-        placed: current column of each running job, by id.
+        placed: column index of each running job, by id.
         changeover_s: seconds that a job loses when it moves to other workers.
         round_s: length of a round: the maximum time until the next decision, and the maximum work lost when workers
             go away.
         scale_factors, arrived_s: values by job; read-only.
-        everywhere: True if there are throughputs and all are positive.
+        everywhere: True if all throughputs are positive; False if there are none.
     """
 
     types: tuple[WorkerType, ...]
@@ -143,7 +143,7 @@ class Snapshot:
 
     @once
     def type_of(self) -> np.ndarray:
-        """Type of each column; shape (columns,)."""
+        """Worker type index of each column; shape (columns,)."""
         return np.array([c.type for c in self.columns], dtype=np.int64)
 
     @once
@@ -153,12 +153,12 @@ class Snapshot:
 
     @once
     def scale(self) -> np.ndarray:
-        """Scale factors, by job."""
+        """Scale factor (number of workers) of each job, as floats."""
         return np.array(self.scale_factors, dtype=float)
 
     @once
     def all_fit(self) -> bool:
-        """True if every type has enough workers for every job."""
+        """True if every type has enough workers for any single job."""
         scales = self.scale_factors
         # Usually all jobs ask for one worker, which is faster to test than the maximum.
         most = 1 if scales.count(1) == len(scales) else max(scales)
@@ -169,7 +169,7 @@ class Snapshot:
 
     @once
     def able(self) -> np.ndarray:
-        """Throughputs, set to 0 where a type has too few workers; read-only."""
+        """Throughputs, set to 0 where a type has too few workers for a job; read-only."""
         if self.all_fit:
             return self.throughputs
         return np.where(self.scale[:, None] <= self.workers[self.type_of], self.throughputs, 0.0)

@@ -35,6 +35,8 @@ def can_be(steps_per_s: float) -> bool:
 class ThroughputTable:
     """Throughput of each kind of job at each place.
 
+    A kind is a job type and a scale factor. A place is a worker type, consolidated or spread.
+
     Attributes:
         places: columns of the arrays.
         kinds: rows of the arrays.
@@ -68,12 +70,12 @@ class ThroughputTable:
 
     @cached_property
     def row(self) -> dict[Kind, int]:
-        """Row of each kind."""
+        """Row index of each kind (job type, scale factor)."""
         return {kind: k for k, kind in enumerate(self.kinds)}
 
     @cached_property
     def column(self) -> dict[Place, int]:
-        """Column of each place."""
+        """Column index of each place (worker type, consolidated)."""
         return {place: k for k, place in enumerate(self.places)}
 
     @cached_property
@@ -91,12 +93,12 @@ class ThroughputTable:
         return tuple(sorted(scale for name, scale in self.kinds if name == job_type))
 
     def find(self, job_type: str, scale_factor: int, place: str) -> int:
-        """Return the row of a kind.
+        """Return the row index of a kind (job type and scale factor).
 
         Arguments:
             job_type: a job type of the table.
             scale_factor: number of workers of the job.
-            place: location of the job, for the error message.
+            place: location of the job in the input, for the error message.
 
         Raises:
             InputError: unknown job type, or a scale factor without measurements.
@@ -112,10 +114,13 @@ class ThroughputTable:
         raise InputError(f"{place}: scale_factor", str(scale_factor), f"{known} for {job_type}")
 
     def steps_per_s(self, job_type: str, scale_factor: int, worker_type: str, place: str) -> float:
-        """Throughput of a kind alone on consolidated workers of a type.
+        """Steps per second of a job alone, on consolidated workers of a type.
+
+        Arguments:
+            place: location of the job in the input, for the error message.
 
         Raises:
-            InputError: unknown kind or type, or the kind cannot run on the type.
+            InputError: unknown job type, scale factor or worker type, or the job cannot run on the worker type.
         """
         column = self.column.get((worker_type, True))
         if column is None:
@@ -133,7 +138,7 @@ class ThroughputTable:
         return found
 
     def _other_type(self, worker_type: str) -> str:
-        """Advice for a worker type that the table lacks."""
+        """Advice for a worker type that is missing in the table."""
         step = (
             "The worker type of a cluster file is its device_type. Pass your own table with --throughputs; the packaged "
             "table has v100, p100 and k80, see docs/reference/scheduler-files.md."
@@ -161,11 +166,11 @@ class ThroughputTable:
         return tuple(found)
 
     def places_of(self, cluster: ClusterSpec) -> list[int]:
-        """Table column of each column of the cluster."""
+        """Column index in the table of each column of the cluster."""
         return [self.column[cluster.types[c.type].table_name, c.consolidated] for c in cluster.columns]
 
     def rows(self, jobs: Iterable[Job]) -> np.ndarray:
-        """Table row of each job.
+        """Row index in the table of each job; shape (jobs,).
 
         Raises:
             InputError: the table does not have the kind of a job.
@@ -176,6 +181,9 @@ class ThroughputTable:
         """Throughputs of jobs by column of the cluster; shape (jobs, columns).
 
         Single-worker jobs get 0 on spread columns, where they gain nothing.
+
+        Arguments:
+            rows: row index of each job, as from the method `rows`.
         """
         at = self.places_of(cluster)
         found = self.alone[rows][:, at]
@@ -185,7 +193,13 @@ class ThroughputTable:
         return found
 
     def pairs(self, rows: np.ndarray, cluster: ClusterSpec) -> Pairs:
-        """Shares of throughput by column of the cluster; classes are table rows."""
+        """Fractions of throughput that jobs keep while they share workers.
+
+        The space-sharing class of a job is its row in the table.
+
+        Arguments:
+            rows: row index of each job, as from the method `rows`.
+        """
         at = self.places_of(cluster)
         return Pairs(rows, self.kept[:, :, at])
 

@@ -58,10 +58,10 @@ class WorkerType:
 
 
 class Placement(NamedTuple):
-    """Placement on a worker type.
+    """Placement on a worker type; a column of allocations.
 
     Attributes:
-        type: index of the type.
+        type: index of the worker type.
         consolidated: True to use as few servers as possible, False to spread over servers.
     """
 

@@ -3,8 +3,9 @@
 The last job on a worker delays only itself, the last but one delays two jobs, and so on. A job of t seconds at
 position p from the end adds p t to the sum of completion times. Workers of a type are interchangeable, so the
 capacity of a position is the number of workers of the type. Only the first job of each queue runs now, all the time.
-As in the paper, jobs use one worker each; other jobs are refused. As in the public policy, only the oldest part
-`alpha` of the waiting jobs is considered, but at least as many jobs as workers are free, and running jobs stay.
+As in the paper, jobs use one worker each; other jobs are refused. As in the public policy, running jobs stay, and
+only the oldest fraction `alpha` of the waiting jobs is considered, but at least as many jobs as there are free
+workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +36,8 @@ def allocate(
     The objective is the mean time from arrival to completion of the considered jobs, in seconds.
 
     Arguments:
-        alpha: part of the waiting jobs to consider, oldest first.
-        placed: columns of running jobs, which stay, by id.
+        alpha: fraction of the waiting jobs to consider, oldest first.
+        placed: column index of each running job, by id; these jobs stay.
     """
     refused, scales = refusals(snapshot), snapshot.scale_factors
     if scales.count(1) < len(scales):
@@ -57,16 +58,20 @@ def allocate(
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the next call: placements of running jobs, which stay."""
+    """Keyword arguments of the next `allocate`: the columns of running jobs."""
     names = [snapshot.jobs[j].job.id for j in found.first.tolist()]
     return {"placed": dict(zip(names, found.column.tolist(), strict=True))}
 
 
 def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[list[int], dict[int, int]]:
-    """Free workers of each type, and columns of the jobs that stay.
+    """Free workers of each type, and columns of the jobs that stay, by job index.
 
     If workers were lost, the latest arrivals wait again. A job measured to make no progress on its column also waits
     again.
+
+    Arguments:
+        refused: reason by job index, for jobs that cannot run.
+        placed: column index of each running job, by id.
     """
     free = [own.workers for own in snapshot.types]
     stay: dict[int, int] = {}
@@ -89,9 +94,13 @@ def _oldest(snapshot: Snapshot, waiting: Sequence[int], free: list[int], alpha: 
 def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dict[int, int], float, float, list[int]]:
     """Assign waiting jobs to queue positions.
 
+    Arguments:
+        jobs: indices of the waiting jobs to consider.
+        free: number of free workers of each type.
+
     Returns:
-        Columns of the jobs that start now; mean completion time in seconds; relative gap; all jobs with a position in
-            a queue.
+        Columns of the jobs that start now, by job index; mean completion time in seconds; relative gap; indices of
+            all jobs with a position in a queue.
     """
     ways: list[list[int]] = [[] for _ in free]  # columns of each type
     for c, way in enumerate(snapshot.columns):

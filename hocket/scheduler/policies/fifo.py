@@ -43,7 +43,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None, strict: bool = 
 
 
 def in_order(snapshot: Snapshot, found: Allocation) -> float:
-    """Objective of an allocation."""
+    """Objective of `allocate`, for any allocation: the weighted sum."""
     return float((found.throughput(snapshot) / _fastest(snapshot) * _weights(snapshot)).sum())
 
 
@@ -61,7 +61,7 @@ def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
 def _with_pairs(snapshot: Snapshot) -> Allocation:
     """Optimum with space sharing, on groups of jobs with equal behavior.
 
-    One variable per pair of jobs would be too many. With too many kinds of jobs, column generation is used.
+    One variable per pair of jobs would be too many. With too many groups, column generation is used.
     """
     weights = _weights(snapshot)
     if many(snapshot) is not None:
@@ -114,7 +114,10 @@ def _in_turn(snapshot: Snapshot) -> Sequence[int]:
 
 
 def _weights(snapshot: Snapshot) -> np.ndarray:
-    """Number of jobs from each job to the last arrival; 0 if it cannot run."""
+    """Number of runnable jobs from each job, included, to the last arrival.
+
+    The number is 0 for a job that cannot run.
+    """
     turn = np.array(_in_turn(snapshot), dtype=np.int64)
     turn = turn[fastest(snapshot)[turn] > 0]
     weights = np.zeros(len(snapshot.jobs))
@@ -123,6 +126,6 @@ def _weights(snapshot: Snapshot) -> np.ndarray:
 
 
 def _fastest(snapshot: Snapshot) -> np.ndarray:
-    """Steps per second on the fastest workers that fit; 1 if a job cannot run."""
+    """Steps per second of each job on its fastest workers; 1 if it cannot run."""
     steps = fastest(snapshot)
     return np.where(steps > 0, steps, 1.0)

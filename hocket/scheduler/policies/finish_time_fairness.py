@@ -1,6 +1,6 @@
 """Finish-time fairness: minimize the largest slowdown against isolation.
 
-A job's rho is its time from arrival to completion at the allocated throughput, over the same time with one n-th of
+A job's rho is its time from arrival to completion at the allocated throughput, divided by this time with one n-th of
 every worker type (isolated.py). Once the largest rho is minimal, the remaining capacity goes where it adds most
 normalized throughput. The public policy counts isolated time from the first call with the job; on that call it is 0
 for all jobs.
@@ -53,21 +53,26 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps per second that each job needs to keep its rho within the objective."""
+    """Steps per second that each job needs to keep its rho within the objective.
+
+    Arguments:
+        objective: largest allowed rho.
+    """
     return _pace(snapshot).demand(objective)
 
 
 def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:
-    """rho of each job; infinite if the job never completes."""
+    """Finish-time fairness rho of each job; infinite if it never completes."""
     with np.errstate(divide="ignore"):
         pace = _pace(snapshot)
         return pace.alone(found.throughput(snapshot))
 
 
 def _pace(snapshot: Snapshot) -> DemandAtPace:
-    """Demand of each job, with isolated completion times as reference.
+    """Demand of each job as a function of rho.
 
-    The reference is 1 for jobs that cannot run.
+    The reference is the time from arrival to completion on one n-th of the cluster. For jobs that cannot run, its
+    remaining part counts as one second.
     """
     isolated = (isolated_times(snapshot) * snapshot.throughputs).sum(axis=1)
     counted = np.array([a.elapsed_s if a.isolated_s is None else a.isolated_s for a in snapshot.jobs])

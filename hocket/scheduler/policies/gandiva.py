@@ -35,7 +35,7 @@ def allocate(
 
     Arguments:
         seed: seed of the draws.
-        together: ids of existing pairs, as from `pairs_of`.
+        together: ids of existing pairs, as from `pairs_of`; a pair stays together while it is worthwhile.
     """
     refused = refusals(snapshot)
     runs = [j for j in range(len(snapshot.jobs)) if j not in refused]
@@ -69,7 +69,11 @@ def pairs_of(snapshot: Snapshot, found: Allocation) -> list[tuple[str, str]]:
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the next call: pairs, which stay together, and a new seed."""
+    """Keyword arguments of the next `allocate`: the current pairs and a new seed.
+
+    Arguments:
+        before: keyword arguments of the last `allocate`; returned unchanged if there are no pairs.
+    """
     pairs = pairs_of(snapshot, found)
     return {"together": pairs, "seed": before.get("seed", 0) + 1} if pairs else dict(before)
 

@@ -1,16 +1,17 @@
 """Two-level policy: weighted fairness between entities, fairness or FIFO inside.
 
-An entity's weight is divided among its unsaturated jobs: by their weights, or all of it to the first job in line.
-Levels rise in proportion to these shares and scale factors. When a job saturates, its share goes to other jobs of its
-entity. A job without an owner belongs to the entity with the empty name. An entity missing from the snapshot has
-weight 1 and is fair inside.
+An entity's weight is divided among its unsaturated jobs: by their weights, or all of it to the first job of a FIFO
+queue. A job's level rises in proportion to its part of the weight, divided by its scale factor. When a job saturates,
+its part goes to other jobs of its entity. A job without an owner belongs to the entity with the empty name. An entity
+missing from the snapshot has weight 1 and is fair inside.
 
-A job's throughput is relative to an equal share of all workers, as in max-min fairness, and as in the public policy.
+A job's level is its throughput relative to an equal share of all workers, as in max-min fairness, and as in the
+public policy.
 The public policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a job is saturated when it
 cannot rise at all.
 
 Identical jobs of a fair entity form one group. In a FIFO entity, the waiting jobs form one group, and so do jobs that
-ended at the same level. The next few jobs of the line are separate; when the line has moved past them, the groups are
+ended at the same level. The next few jobs of the queue are separate; when all of them have ended, the groups are
 rebuilt.
 """
 
@@ -32,7 +33,7 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
 
 _PLACE = "hierarchical policy"
-_AHEAD = 16  # separate jobs per line; with pairs, each costs one variable per other group
+_AHEAD = 16  # separate jobs per FIFO queue; with pairs, each costs one variable per other group
 _AHEAD_OF_PAIRS = 4
 _DECIMALS = 9  # precision at which levels of ended jobs are equal
 
@@ -64,11 +65,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 class _Teams:
-    """Entities of the jobs, and the line of each FIFO entity.
+    """Entities of a snapshot's jobs, and the queue of each FIFO entity.
 
     Attributes:
         team: entity index of each job.
-        lines: runnable jobs of each FIFO entity, in order of arrival.
+        lines: indices of the runnable jobs of each FIFO entity, in order of arrival; by entity index.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -88,9 +89,9 @@ class _Teams:
         self._ahead = _AHEAD if snapshot.pairs is None else _AHEAD_OF_PAIRS
 
     def keys(self, shares: AllocationVariables | None = None, water: Water | None = None) -> tuple[np.ndarray, ...]:
-        """Attributes that distinguish groups of jobs.
+        """Values by job that distinguish groups; jobs with equal values form a group.
 
-        These are the entity, the weight, the position in line, and the level of ended FIFO jobs.
+        These are the entity, the weight, the position in the queue, and the level of ended FIFO jobs.
 
         Arguments:
             shares, water: current groups and levels; None before the first rise.
@@ -109,10 +110,12 @@ class _Teams:
         return self.team, weight, place, level
 
     def path(self, shares: AllocationVariables, reach: np.ndarray, water: Water) -> Path | None:
-        """Rise of all levels without worker limits; None if a FIFO group has many jobs.
+        """Trajectory of all levels if the number of workers were no limit.
+
+        None if an unsaturated group of a FIFO entity has several jobs.
 
         Arguments:
-            reach: maximum throughput of a job of each group.
+            reach: maximum level of a job of each group.
         """
         team, rises = self.team[shares.member], ~water.stuck
         weights = self._snapshot.weights[shares.member]
@@ -131,9 +134,12 @@ class _Teams:
         return Path(water.level, rate, reach, found)
 
     def rates(self, shares: AllocationVariables, stuck: np.ndarray) -> np.ndarray | None:
-        """Rate of each group's level.
+        """Rate at which the level of each group rises; 0 for saturated and waiting ones.
 
-        None if a rising FIFO job is grouped with other jobs of its line.
+        None if the next job of a FIFO queue is in a group with other jobs.
+
+        Arguments:
+            stuck: mask of the saturated groups.
         """
         team = self.team[shares.member]
         part = np.where(stuck, 0.0, self._snapshot.weights[shares.member])

@@ -42,8 +42,8 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 def _plain(snapshot: Snapshot) -> Allocation | None:
     """Closed-form allocation; None if it does not apply.
 
-    It applies if each type has one column and enough workers for every job. With W workers, a job's normalized
-    throughput is W / n over its weight, for any throughputs.
+    It applies if each type has one column and enough workers for every job. With W workers and n jobs, a job's
+    normalized throughput is the smaller of W / n and its scale factor, divided by its weight, for any throughputs.
     """
     jobs, steps = snapshot.jobs, snapshot.throughputs
     each = [own.workers for own in snapshot.types]
@@ -77,7 +77,7 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
 
 
 def _made(jobs: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries of every job, alone, on every column."""
+    """Job, ALONE and column index of an entry for each job on each column."""
     job, column = np.divmod(np.arange(jobs * columns), columns)
     found = job, np.full(len(job), ALONE), column
     for part in found:
@@ -101,7 +101,7 @@ def _reasons(times: np.ndarray, among: int) -> list[Reason]:
 
 
 def isolated_times(snapshot: Snapshot) -> np.ndarray:
-    """Time of each job on each column with one n-th of every type.
+    """Fraction of time of each job on each column, with one n-th of every type.
 
     On a type with two columns, a job uses the faster one. Jobs that cannot run do not count in n.
 
@@ -125,7 +125,7 @@ def isolated_times(snapshot: Snapshot) -> np.ndarray:
 
 
 def least_share(snapshot: Snapshot, found: Allocation) -> float:
-    """Minimum normalized throughput of the jobs that can run; 0 without any."""
+    """Minimum normalized throughput of the jobs that can run; 0 without such jobs."""
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
     counts = due > 0
     counts[list(found.refused)] = False

@@ -53,7 +53,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps per second that each job needs to complete within the objective."""
+    """Steps per second that each job needs to complete within the objective.
+
+    Arguments:
+        objective: makespan in seconds from now.
+    """
     return snapshot.remaining_steps / objective
 
 

@@ -32,7 +32,7 @@ PAPER = "Dissertation section 6.4.3"
 _PLACE = "makespan within a budget"
 _STEPS = 100
 _CLOSE = 1e-9  # relative tolerance of costs
-_LITTLE = 1e-12  # part of the total cost
+_LITTLE = 1e-12  # fraction of the total cost that counts as negligible
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
@@ -100,6 +100,11 @@ def _within(
 ) -> tuple[Kept, float, bool]:
     """Cheapest solution at the minimum makespan within the budget.
 
+    Arguments:
+        found: minimum makespan without a budget.
+        pace: demand of each job as a function of the makespan.
+        budget_usd: budget in dollars; None for no budget.
+
     Returns:
         The solution; a proven lower bound of the makespan; True if the budget made the makespan longer.
     """
@@ -136,7 +141,10 @@ def _affordable(
     """Smallest makespan that the row prices do not prove too expensive.
 
     Arguments:
-        rest: cost of a second at these prices, in addition to the row demands.
+        prices: dual price of each row.
+        rest: lower bound of the cost of a second, apart from the priced demands of the rows.
+        now: makespan in seconds at which the search starts.
+        budget: budget, in the unit of the costs.
     """
     runs = cuts.lines.shares.group >= 0
 
@@ -152,6 +160,9 @@ def _least_cost_usd(lines: GroupLines, cost: np.ndarray) -> float:
     """Minimum cost of all jobs without a time limit, in dollars.
 
     Every group's work is done where it is cheapest.
+
+    Arguments:
+        cost: dollars per second of each variable's time.
     """
     shares = lines.shares
     runs = shares.group >= 0

@@ -1,7 +1,7 @@
 """Max-min fairness (least attained service): maximize the minimum share.
 
-A job's normalized throughput is its throughput over its throughput with an equal share of time on every worker,
-divided by its weight and multiplied by its scale factor.
+A job's normalized throughput is its throughput relative to its throughput with an equal share of time on every
+worker, divided by its weight and multiplied by its scale factor.
 """
 
 from dataclasses import replace
@@ -58,7 +58,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | None) -> Allocation | None:
-    """Solve with dual decomposition for many groups; None if it fails."""
+    """Solve with dual decomposition, for many groups; None if it fails.
+
+    Arguments:
+        due: steps per second at which a job of each group has a normalized throughput of 1.
+    """
     rows = unlike.GroupRows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
     most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
     start = None if session is None else session.prices(shares.snapshot, _PLACE)
@@ -72,14 +76,14 @@ def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | 
 
 
 def _explained(snapshot: Snapshot, found: Allocation) -> Allocation:
-    """Replace the generic reasons of satisfied jobs: name the limiting jobs."""
+    """Allocation with better reasons for satisfied jobs: they name the limiting jobs."""
     return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
 
 
 def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
-    """Reasons of all jobs; jobs with the minimum share set the limit.
+    """Reasons of all jobs; the reason of a satisfied job names the limiting jobs.
 
-    A limiting job is held back by time or by workers.
+    These are the jobs with the minimum normalized throughput. They cannot get more time or workers.
     """
     plain = [found.reasons[j] for j in range(len(snapshot.jobs))]
     if ENOUGH not in plain:
@@ -97,12 +101,16 @@ def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
-    """Steps per second that each job needs to reach the objective."""
+    """Steps per second that each job needs for a normalized throughput.
+
+    Arguments:
+        objective: normalized throughput, the same for all jobs.
+    """
     return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
 
 
 def _by_roles(snapshot: Snapshot, shares: AllocationVariables) -> Allocation:
-    """Solve with column generation for too many pairs."""
+    """Solve with column generation, if there are too many pairs of groups."""
     assert snapshot.pairs is not None
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
     found = Roles(shares, snapshot.pairs, ColumnObjective(np.zeros(shares.groups), due[shares.member])).best(_PLACE)

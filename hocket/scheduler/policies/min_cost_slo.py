@@ -87,7 +87,11 @@ class _Deadlines:
         self.demand[list(why)] = 0.0
 
     def reasons(self, shares: AllocationVariables, plain: Sequence[Reason]) -> tuple[Reason, ...]:
-        """Reasons of all jobs, from those without regard to deadlines."""
+        """Reasons of all jobs, with the effect of deadlines.
+
+        Arguments:
+            plain: reason of each job, without regard to deadlines.
+        """
         told = list(plain)
         for j in np.flatnonzero(self.demand > 0).tolist():
             needs = f"its deadline needs {self.demand[j]:.4g} steps per second"
@@ -116,7 +120,14 @@ class _Deadlines:
 def _by_lines(
     snapshot: Snapshot, prices: np.ndarray, deadlines: _Deadlines, ratio: bool, session: Session | None
 ) -> Allocation | None:
-    """Allocation that meets the demands; None if flexible demands conflict."""
+    """Allocation that meets the deadlines.
+
+    If deadlines conflict, some are given up if `deadlines.firm`; otherwise the result is None.
+
+    Arguments:
+        prices: dollars per hour of one worker, by column.
+        ratio: as for `allocate`.
+    """
     demand = deadlines.demand
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
@@ -148,7 +159,7 @@ def _by_lines(
 
 
 def _by_roles(snapshot: Snapshot, prices: np.ndarray, deadlines: _Deadlines) -> Allocation | None:
-    """Solve with column generation, for many distinct jobs that share workers.
+    """Solve as `_by_lines` does, but with column generation, for many distinct jobs.
 
     The most expensive of conflicting deadlines are given up and not reconsidered.
     """
@@ -195,7 +206,12 @@ def _told(
 
 
 def _dearest(found: ColumnSolution, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Groups to give up, so that prices no longer prove the rest infeasible."""
+    """Indices of the groups to give up, so that prices no longer prove conflicts.
+
+    Arguments:
+        asked: demand of a job of each group, in steps per second.
+        count: number of jobs of each group.
+    """
     each = found.prices * asked * count
     order = np.argsort(-each, kind="stable")
     over = each.sum() - np.cumsum(each[order]) > -found.bound * each.sum()

@@ -65,7 +65,11 @@ class _Choice:
             self.dollars = snapshot.prices * snapshot.scale[:, None] / snapshot.throughputs
 
     def room(self, job: int, spot: bool) -> np.ndarray:
-        """Columns with enough free workers for the job."""
+        """Indices of the columns with enough free workers for the job.
+
+        Arguments:
+            spot: True for spot columns, False for on-demand columns.
+        """
         there = self.free[self.snapshot.type_of] >= self.snapshot.scale[job]
         return np.flatnonzero(there & (self.spot == spot) & (self.snapshot.throughputs[job] > 0))
 
@@ -89,7 +93,7 @@ class _Choice:
             columns: candidates.
             within_s: time limit in seconds; if some candidate completes within it, others are ignored. If none does,
                 the fastest is taken. None for no limit.
-            now: current column of the job.
+            now: current column of the job, or _NOWHERE.
         """
         if not len(columns):
             return _NOWHERE
@@ -111,7 +115,7 @@ class _Choice:
 
 @dataclass(frozen=True)
 class _Case:
-    """One job and its current column."""
+    """One job, with the rules that choose its column."""
 
     snapshot: Snapshot
     job: int
@@ -124,13 +128,13 @@ class _Case:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline."""
+        """Seconds until the deadline, negative after it; inf without a deadline."""
         active = self.snapshot.jobs[self.job]
         return float("inf") if active.job.slo_s is None else active.job.slo_s - active.elapsed_s
 
     @property
     def needs_s(self) -> float:
-        """Seconds of remaining work on demand."""
+        """Seconds that the remaining work takes on on-demand workers."""
         return float(self.snapshot.remaining_steps[self.job]) / self.choice.demand_steps(self.job)
 
     @property
@@ -159,7 +163,8 @@ class _Case:
     def stays(self) -> bool:
         """True if the job should stay on its spot workers.
 
-        This holds if they are as fast as on-demand workers and the slack is sufficient.
+        The slack must cover a round and two moves; a round and one move if the spot workers are as fast as on-demand
+        workers.
         """
         as_fast = self.on_spot and self.snapshot.throughputs[self.job, self.now] >= self.choice.demand_steps(self.job)
         enough = self.spare_s >= self.snapshot.changeover_s + self.snapshot.round_s if as_fast else not self.pressed
@@ -170,14 +175,14 @@ class _Case:
         return self.spare_s < 2 * self.snapshot.changeover_s + self.snapshot.round_s
 
     def ahead_s(self) -> float:
-        """Seconds by which the job is ahead of uniform progress."""
+        """Seconds by which the job is ahead of uniform progress; inf without a deadline."""
         active = self.snapshot.jobs[self.job]
         if active.job.slo_s is None:
             return float("inf")
         return (1 - active.remaining_steps / active.job.steps) * active.job.slo_s - active.elapsed_s
 
     def decide(self, choice: _Choice) -> tuple[int, Reason]:
-        """Choose the job's column, with the reason."""
+        """Choose the job's column (_NOWHERE to wait), mark its workers, give the reason."""
         spot = choice.room(self.job, True)
         if self.stays and self.now in spot:
             choice.keep(self.job, self.now)

@@ -66,7 +66,7 @@ class Availability:
 
     @property
     def series(self) -> Series:
-        """1 while an instance was available, 0 otherwise, nan outside the observation."""
+        """Step function: 1 while an instance was held, 0 otherwise, nan if not observed."""
         steps = {self.begin_s: 0.0}
         for held in self.held:
             steps[held.begin_s] = 1.0
@@ -76,12 +76,12 @@ class Availability:
 
     @property
     def held_s(self) -> float:
-        """Seconds with an instance."""
+        """Seconds during which an instance was held."""
         return sum(h.end_s - h.begin_s for h in self.held)
 
     @property
     def fraction(self) -> float:
-        """Fraction of the observation with an instance; nan for an empty one."""
+        """Fraction of the observed time with an instance; nan without observed time."""
         looked = self.end_s - self.begin_s
         return self.held_s / looked if looked else nan
 
@@ -92,7 +92,7 @@ class Availability:
 
     @property
     def mean_s_to_preemption(self) -> float:
-        """Seconds with an instance over preemptions; inf without preemptions.
+        """Seconds with an instance, per preemption; inf without preemptions.
 
         This is the maximum-likelihood mean for random preemptions. Instances still there at the end count with their
         time; omitting them would bias the mean toward short lifetimes.

@@ -15,7 +15,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Paid:
-    """Dollars per hour of one instance, from a time on."""
+    """Price from a time on: dollars per hour of one instance, or of one worker."""
 
     from_s: float
     usd_per_hour: float

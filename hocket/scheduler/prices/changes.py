@@ -11,13 +11,16 @@ from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.prices.availability import Availability
 from hocket.scheduler.prices.market import Market
 
-Timed = tuple[float, Event]
+Timed = tuple[float, Event]  # seconds since the start of the run, and the event
 
 
 def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, end_s: float) -> tuple[Timed, ...]:
     """Price changes between two times, in order.
 
     A type keeps its last price while it is not on sale; `comings` reports its absence.
+
+    Arguments:
+        begin_s, end_s: period of the run, in seconds since 1970.
 
     Raises:
         InputError: an offer is not in the market.
@@ -73,7 +76,11 @@ def comings(
 
 
 def _steps(one: Availability, checkpoint_s: float, notice_s: float | None) -> list[tuple[float, bool, bool]]:
-    """Changes of availability: time, whether workers are there, whether work is saved."""
+    """Changes of availability, in seconds since 1970.
+
+    Returns:
+        For each change: time, True if the workers come and False if they go, True if they go after saving their work.
+    """
     warnings = {n.deadline_s: n for n in one.notices(notice_s)}
     steps = [(one.begin_s, False, False)]
     for held in one.held:

@@ -40,7 +40,7 @@ class Tariff:
             raise InputError("tariff", str(prices), "dollars per GB, >= 0")
 
     def out_usd(self, size_bytes: float, before_bytes: float = 0.0) -> float:
-        """Cost of bytes that leave the cloud after earlier bytes of the same month."""
+        """Dollars for bytes that leave the cloud after earlier bytes of the same month."""
         return self._up_to((before_bytes + size_bytes) / GB) - self._up_to(before_bytes / GB)
 
     def _up_to(self, gb: float) -> float:
@@ -64,7 +64,7 @@ def move_usd(
     before_bytes: float = 0.0,
     tariffs: Mapping[str, Tariff] = TARIFFS,
 ) -> float:
-    """Cost of moving bytes from one instance's place to another's.
+    """Dollars for moving bytes from one instance's place to another's.
 
     Arguments:
         size_bytes: bytes to move.
@@ -92,7 +92,7 @@ def move_usd(
 
 @dataclass
 class Egress:
-    """Accumulated cost of moves.
+    """Costs of moves, with the bytes that left each cloud so far.
 
     Tariff bands count all bytes that left a cloud in a month (UTC).
     """
@@ -101,7 +101,10 @@ class Egress:
     _left_bytes: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def quote_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
-        """Cost that a move would have at a time, in seconds since 1970.
+        """Dollars that a move would cost at a time.
+
+        Arguments:
+            now_s: time of the move, in seconds since 1970.
 
         Raises:
             InputError: as `move_usd`.
@@ -109,7 +112,12 @@ class Egress:
         return move_usd(size_bytes, source, target, self._left_bytes.get(_month(source, now_s), 0.0), self.tariffs)
 
     def move_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
-        """Record a move and return its cost; it counts toward the month's bands.
+        """Record a move and return its cost in dollars.
+
+        The bytes count toward the bands of the month.
+
+        Arguments:
+            now_s: time of the move, in seconds since 1970.
 
         Raises:
             InputError: as `move_usd`.

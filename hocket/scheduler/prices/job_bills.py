@@ -89,9 +89,10 @@ def bills(
     """Compute the cost of each job of a run, in order of arrival.
 
     Arguments:
-        places: place of each worker type, by name; moves to or from other types are free. Egress of all jobs in a
-            month counts together; months are relative to `begin_s`, or to 1970.
-        checkpoint_bytes: bytes that a job moves.
+        begin_s: start of the run in seconds since 1970; None for fixed prices.
+        places: place of each worker type, by name; moves to or from other types are free. Tariff bands count all jobs
+            of a month together; months follow from `begin_s`, or begin in 1970 if it is None.
+        checkpoint_bytes: bytes that a job transfers at each move.
 
     Raises:
         InputError: a cloud without an egress tariff.
@@ -115,7 +116,7 @@ def _moves(
 ) -> list[float]:
     """Transfer cost of each job, in dollars.
 
-    Moves of all jobs count together, in time order.
+    Tariff bands count the moves of all jobs together, in time order.
     """
     moves = [
         (after.began_s, job, places[before.on], places[after.on])

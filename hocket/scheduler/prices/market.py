@@ -17,7 +17,7 @@ from hocket.scheduler.prices.series import Series
 
 
 class PriceKey(NamedTuple):
-    """Place and instance type; the zone is empty for a regional price."""
+    """Key of an offer: place and instance type; no zone (empty) for a regional price."""
 
     cloud: str
     region: str
@@ -117,13 +117,13 @@ class Market:
 
     @property
     def first_s(self) -> float:
-        """Time of the first known spot price, or of any price without spot offers."""
+        """Time of the first spot price; without spot offers, of the first price."""
         spot = [offer.spot.times_s[0] for offer in self.offers if offer.spot]
         return min(spot or [o.on_demand.times_s[0] for o in self.offers if o.on_demand])
 
     @property
     def last_s(self) -> float:
-        """Time of the last spot price change, or of any price without spot offers."""
+        """Time of the last spot price change; without spot offers, of any price change."""
         spot = [offer.spot.times_s[-1] for offer in self.offers if offer.spot]
         return max(spot or [o.on_demand.times_s[-1] for o in self.offers if o.on_demand])
 

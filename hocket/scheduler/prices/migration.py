@@ -47,9 +47,9 @@ class Migration:
     """Bills and moves of a job.
 
     Attributes:
-        bills: bills of the stays, in order.
+        bills: one bill for each stay on an instance, in order.
         transfer_usd: cost of checkpoint transfers.
-        end_s: completion time.
+        end_s: completion time, in seconds since 1970.
     """
 
     bills: tuple[Bill, ...]
@@ -58,7 +58,7 @@ class Migration:
 
     @property
     def cost_usd(self) -> float:
-        """Total cost."""
+        """Total cost of stays and transfers, in dollars."""
         return total_usd(self.bills) + self.transfer_usd
 
     @property

@@ -44,6 +44,9 @@ class Series:
     def of(cls, changes: Iterable[tuple[float, float]], place: str) -> "Series":
         """Series from (time, value) pairs in any order; duplicates count once.
 
+        Arguments:
+            place: name of the series, for the error message.
+
         Raises:
             InputError: at `place`, two values for one time, or no values.
         """
@@ -59,7 +62,7 @@ class Series:
 
     @classmethod
     def constant(cls, value: float, begin_s: float = 0.0) -> "Series":
-        """Constant series."""
+        """Series with one value from a time on."""
         return cls((begin_s,), (value,))
 
     def at(self, now_s: float) -> float:
@@ -73,7 +76,7 @@ class Series:
         return np.where(index >= 0, np.array(self.values)[index], nan)
 
     def integral(self, begin_s: float, end_s: float) -> float:
-        """Integral over time; nan if the value is missing at any time."""
+        """Integral over the seconds between two times; nan if a value is missing."""
         if not begin_s <= end_s:
             raise InputError("series: end", f"{end_s} s", f"at or after the start, {begin_s} s")
         if begin_s == end_s:
@@ -90,7 +93,7 @@ class Series:
         return tuple(step for k, step in enumerate(found) if k == 0 or step[1] != found[k - 1][1])
 
     def until(self, now_s: float) -> float:
-        """Next time without a value; inf if there is none."""
+        """Next time after `now_s` from which the value is missing; inf for none."""
         first = bisect_right(self.times_s, now_s)
         return next((self.times_s[i] for i in range(first, len(self.times_s)) if isnan(self.values[i])), inf)
 

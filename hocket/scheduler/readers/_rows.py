@@ -25,7 +25,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True)
 class FileRow:
-    """Line of a file, as fields by name."""
+    """Line of a file, with its number and its fields by name."""
 
     path: str
     line: int
@@ -36,11 +36,15 @@ class FileRow:
         return f"{self.path}, line {self.line}, {field}"
 
     def inside(self) -> AbstractContextManager[None]:
-        """Context that adds the line to errors."""
+        """Context manager that adds the file and the line to errors."""
         return inside(f"{self.path}, line {self.line}")
 
     def number(self, field: str, least: float = 0.0, above: bool = False) -> float:
-        """Finite number >= `least`, or > `least` if `above`."""
+        """Value of a field as a finite number >= `least`, or > `least` if `above`.
+
+        Raises:
+            InputError: the field has another text.
+        """
         text = self.cells[field].strip()
         found = float(text) if _NUMBER.fullmatch(text) else nan
         if not isfinite(found) or found < least or (above and found == least):
@@ -48,14 +52,22 @@ class FileRow:
         return found
 
     def whole(self, field: str, least: int = 0) -> int:
-        """Whole number >= `least`."""
+        """Value of a field as a whole number >= `least`.
+
+        Raises:
+            InputError: the field has another text.
+        """
         text = self.cells[field].strip()
         if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
             raise InputError(self.place(field), _shown(text), f"a whole number >= {least}")
         return int(text)
 
     def text(self, field: str) -> str:
-        """Nonempty text."""
+        """Text of a field, without spaces around it.
+
+        Raises:
+            InputError: the field is empty.
+        """
         found = self.cells[field].strip()
         if not found:
             raise InputError(self.place(field), "nothing", "a text")
@@ -68,6 +80,9 @@ def _shown(text: str) -> str:
 
 def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[FileRow]:
     """Rows of a tab-separated file without a header; empty lines are skipped.
+
+    Arguments:
+        names: names of the fields, in file order.
 
     Raises:
         InputError: a wrong number of fields, too many lines, or a line too long.
@@ -85,9 +100,11 @@ def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[F
 
     Arguments:
         content: content of the file at `path`.
+        required: names of columns that the header must have.
 
     Raises:
-        InputError: a missing column, a wrong number of fields, too many lines, or a line too long.
+        InputError: a missing or duplicate column, an empty file, a wrong number of fields, too many lines, or a line
+            too long.
     """
     names: list[str] = []
     for line, text in _lines(content, path):
@@ -124,6 +141,9 @@ def json_bytes(path: str | Path, most_objects: int) -> bytes:
 
 def few_objects(content: bytes | str, place: str, most: int) -> None:
     """Reject JSON with too many objects before parsing.
+
+    Arguments:
+        most: maximum number of objects.
 
     Raises:
         InputError: at `place`.

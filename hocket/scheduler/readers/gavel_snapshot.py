@@ -84,7 +84,8 @@ def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = F
 
     Arguments:
         table: throughput table for space sharing; None for no space sharing.
-        mixed: True to use the policies of `entity_policies_mixed`, with some FIFO entities.
+        mixed: True to use the policies of `entity_policies_mixed`, with some FIFO entities, False to use those of
+            `entity_policies_fair`.
         per_server: workers per server, which the files do not contain.
 
     Raises:

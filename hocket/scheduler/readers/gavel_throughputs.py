@@ -41,7 +41,7 @@ def parse(text: str | bytes, place: str) -> ThroughputTable:
     """Parse the content of a file.
 
     Raises:
-        InputError: at `place`, with the path of keys.
+        InputError: invalid JSON or an invalid value; the message names `place` and the path of keys.
     """
     few_objects(text, place, _MOST_OBJECTS)
     with with_lines(text, place):

@@ -24,8 +24,13 @@ REQUIRED = ("timestamp", "duration", "num_gpus")
 def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
     """Read the jobs of a file, named by line; the earliest arrives at 0.
 
-    A job's scale factor is the largest in the table that is at most its GPUs. Its type is drawn among the types with
-    this scale factor.
+    A job's scale factor is the largest in the table that is at most its number of GPUs. Its type is drawn among the
+    types with this scale factor.
+
+    Arguments:
+        table: throughput table that defines the job types.
+        seed: seed of the drawn job types.
+        reference: worker type on which a job takes its duration.
 
     Raises:
         InputError: an invalid row, with the file, the line and the field.

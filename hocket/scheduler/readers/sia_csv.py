@@ -51,7 +51,12 @@ def read(
 ) -> Workload:
     """Read the jobs of a file.
 
-    A job's scale factor is the largest of its job type that is at most its replicas.
+    A job's scale factor is the largest of its job type that is at most its number of replicas.
+
+    Arguments:
+        table: throughput table that defines the job types.
+        applications: job type and worker-hours of each application, by name.
+        reference: worker type of the worker-hours.
 
     Raises:
         InputError: an invalid row or an unknown application, with the file, the line and the field.

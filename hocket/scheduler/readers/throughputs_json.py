@@ -64,7 +64,7 @@ def parse(text: str | bytes, place: str) -> ThroughputTable:
     """Parse the text of `as_text`.
 
     Raises:
-        InputError: at `place`, with the field.
+        InputError: invalid JSON or an invalid value; the message names `place` and the field.
     """
     few_objects(text, place, 1)
     with with_lines(text, place):

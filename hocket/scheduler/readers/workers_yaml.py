@@ -35,7 +35,8 @@ def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[Worker
     """Read the worker types of a file, in file order.
 
     Arguments:
-        table: throughput table with the preferred names of types.
+        table: throughput table. Device types of a cluster file that it does not have are named by their first word, if
+            it has that; None to leave names as they are.
 
     Raises:
         InputError: no such file, an unknown form, an invalid value, or two types with one name.

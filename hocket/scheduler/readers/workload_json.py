@@ -49,6 +49,9 @@ class _Listed:
 def read(path: str | Path, table: ThroughputTable) -> Workload:
     """Read the jobs of a file.
 
+    Arguments:
+        table: throughput table that defines the job types.
+
     Raises:
         InputError: invalid JSON, or an invalid or unknown value, with the file, the job and the field.
     """

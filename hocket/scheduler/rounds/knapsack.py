@@ -19,11 +19,12 @@ _MOST_NODES = 200  # limit of the search; without a result by then, no selection
 
 
 def pack(entries: Entries, worth: np.ndarray, workers: list[int], enough: float) -> np.ndarray | None:
-    """Return a selection worth at least `enough`, or None if none is found.
+    """Indices of a selection worth at least `enough`; None if none is found.
 
     Arguments:
+        entries: candidates.
         worth: value of each entry; entries worth nothing are ignored.
-        workers: free workers, by type.
+        workers: number of free workers, by type.
         enough: target value.
     """
     import highspy

@@ -19,7 +19,7 @@ class PlacementRequest(NamedTuple):
 
     Attributes:
         need: number of workers.
-        spread: True for different servers.
+        spread: True for workers on different servers.
         before: previous workers, if the job can stay there.
     """
 
@@ -32,7 +32,7 @@ _Wish = tuple[int, bool, tuple[int, ...]]
 
 
 class _Servers:
-    """Free workers during placement."""
+    """Free workers of one type during placement."""
 
     def __init__(self, there: Sequence[int], per_server: int) -> None:
         self.per_server = per_server
@@ -59,7 +59,15 @@ class _Servers:
                 self.wanted[worker // self.per_server] -= 1
 
     def leave_alone(self, wishes: Sequence[_Wish], alike: list[int], found: list[tuple[int, ...]]) -> list[int]:
-        """Keep single-worker jobs on free previous workers; return the others."""
+        """Keep single-worker jobs on their previous workers where these are free.
+
+        Arguments:
+            alike: indices of the requests of these jobs.
+            found: workers of each request; filled in for the jobs that stay.
+
+        Returns:
+            Indices of the other requests.
+        """
         free, held, per_server, most, moving = self.free, self.held, self.per_server, len(self.free), []
         for i in alike:
             before = wishes[i][2]
@@ -98,7 +106,10 @@ class _Servers:
         return tuple(sorted(workers))
 
     def on(self, server: int, need: int) -> list[int]:
-        """Free workers of a server; workers that no other job wants to keep first."""
+        """At most `need` free workers of a server.
+
+        Workers that no other job wants to keep come first.
+        """
         start, free, held = server * self.per_server, self.free, self.held
         there = [w for w in range(start, min(start + self.per_server, len(free))) if free[w]]
         return [*[w for w in there if not held[w]], *[w for w in there if held[w]]][:need]
@@ -132,7 +143,7 @@ class _Servers:
         return found
 
     def apart(self, need: int) -> list[int]:
-        """Workers one by one on the emptiest servers, in turns."""
+        """Workers on as many servers as possible, one per server in turn, emptiest first."""
         by_server = [self.on(s, need) for s in sorted(range(len(self.left)), key=lambda s: (-self.left[s], s))]
         ranks = range(max(map(len, by_server), default=0))
         found = [own[rank] for rank in ranks for own in by_server if rank < len(own)][:need]
@@ -142,7 +153,7 @@ class _Servers:
 
 
 def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> list[tuple[int, ...]]:
-    """Choose workers for each request, in the order of the requests.
+    """Choose workers for each request; the result has the order of the requests.
 
     Arguments:
         wishes: requests for workers of one type, as PlacementRequest; their sum must not exceed the available
@@ -166,6 +177,7 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
     Arguments:
         count: number of jobs to place.
         taken: workers of the jobs that stay.
+        there, per_server: as for `place`.
     """
     free = set(there)
     free.difference_update(taken)
@@ -181,7 +193,12 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
 
 
 def _place_alike(wishes: Sequence[_Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:
-    """Place requests of equal size; jobs that can stay come first."""
+    """Place requests of equal size; jobs that can stay come first.
+
+    Arguments:
+        alike: indices of these requests.
+        found: workers of each request; filled in.
+    """
     need, spread, _ = wishes[alike[0]]
     if need == 1:
         moving = servers.leave_alone(wishes, alike, found)

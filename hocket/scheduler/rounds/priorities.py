@@ -1,9 +1,9 @@
 """Round priorities: order entries so that received time follows the allocation.
 
-An allocation gives the fraction of time of each job, or pair, on each column. In a round, an entry either runs or
-does not. Its priority is X / f, granted over received time (Narayanan's dissertation, section 5.5). The highest
-priority that fits goes first and excludes entries that share a job with it (Algorithm 2 there). f is the received
-time over the elapsed time. Within a type, the published denominator, the time received by all, is equal for all
+An entry of an allocation gives a job, or a pair of jobs, a fraction X of the time on a column. In a round, an entry
+either runs or does not. Its priority is X / f (Narayanan's dissertation, section 5.5), where f is the received time
+over the elapsed time. The highest priority that fits goes first and excludes entries that share a job with it
+(Algorithm 2 there). Within a type, the published denominator, the time received by all, is equal for all
 entries, so the order is the published one.
 
 Bound on the error of the greedy selection. Let d be the owed time: X times the elapsed time, minus the received time.
@@ -72,7 +72,7 @@ class Entries:
 
     @cached_property
     def due(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries with a fraction, largest first, and their negated fractions."""
+        """Indices of the entries with a fraction > 0, largest first; negated fractions."""
         has = np.flatnonzero(self.fraction > 0)
         has = has[np.argsort(-self.fraction[has], kind="stable")]
         return has, -self.fraction[has]
@@ -91,7 +91,7 @@ class Entries:
 
     @cached_property
     def single(self) -> bool:
-        """True if all entries are single-worker jobs, at most once per type."""
+        """True if all entries are single-worker jobs alone, at most once per type."""
         if not len(self) or self.paired or np.maximum.reduce(self.need) > 1:
             return False
         kinds = int(np.maximum.reduce(self.type)) + 1
@@ -104,18 +104,18 @@ class Entries:
 
     @cached_property
     def others(self) -> np.ndarray:
-        """Entries without a fraction."""
+        """Indices of the entries with fraction 0."""
         return np.flatnonzero(~(self.fraction > 0))
 
 
 def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by descending priority X / f.
+    """Entry indices by descending priority X / f.
 
     Ties go to the largest owed time, then to the largest fraction, then to the earliest arrival.
 
     Arguments:
-        received: received seconds by entry, > 0; a share of a round is counted in advance, so new entries start in
-            order of X.
+        received: received seconds by entry, > 0; half a round is counted in advance, so new entries start in order
+            of X.
         owed: owed seconds by entry.
     """
     due, fraction = entries.due
@@ -128,26 +128,26 @@ def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.nda
 
 
 def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by owed time; entries without owed time by their ratio."""
+    """Entry indices by descending owed time; those without it by X / f."""
     due = np.where(owed > _NONE, owed, 0.0)
     return np.lexsort((-entries.fraction / received, -due))  # stable: ties keep their order
 
 
 def by_delay(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entries by owed time over fraction; entries without owed time by ratio."""
+    """Entry indices by descending owed time over fraction; without it by X / f."""
     delay = np.zeros(len(entries))
     np.divide(owed, entries.fraction, out=delay, where=(owed > _NONE) & (entries.fraction > 0))
     return np.lexsort((-entries.fraction / received, -delay))
 
 
 def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.ndarray:
-    """Select entries in the given order (Algorithm 2).
+    """Select entries in the given order (Algorithm 2 of the dissertation).
 
     An entry is selected if enough workers are free and none of its jobs is selected.
 
     Arguments:
         order: entry indices.
-        workers: free workers, by type.
+        workers: number of free workers, by type.
     Returns:
         Selected entry indices, in the given order.
     """
@@ -178,8 +178,8 @@ def choose_by_type(
 ) -> np.ndarray:
     """Select like `choose` on `by_ratio`, with one queue per type.
 
-    Only entries with idle jobs are sorted. For single entries, the selection is the first ones up to the number of
-    workers.
+    Only entries with idle jobs are sorted. If `entries.single`, the first entries of each queue are selected, up to
+    the number of workers.
 
     Arguments:
         received, owed: as for `by_ratio`.
@@ -211,7 +211,7 @@ def choose_by_type(
 
 
 def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:
-    """Mask of the entries that still fit and have no running job."""
+    """Mask over `order`: the entry still fits, and none of its jobs is selected."""
     taken = np.frombuffer(busy, dtype=bool)
     fits = entries.need[order] <= np.array(free)[entries.type[order]]
     found: np.ndarray = fits & ~(taken[entries.first[order]] | taken[entries.second[order]])
@@ -219,7 +219,11 @@ def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]
 
 
 def worth(entries: Entries, due: np.ndarray) -> np.ndarray:
-    """Value of running each entry in a round: owed time times workers, or 0."""
+    """Value of running each entry in a round: owed time times workers, or 0.
+
+    Arguments:
+        due: as for `balanced`.
+    """
     return np.where((due > _NONE) & (entries.fraction > 0), due, 0.0) * entries.need
 
 
@@ -236,5 +240,9 @@ def balanced(entries: Entries, chosen: np.ndarray, due: np.ndarray) -> bool:
 
 
 def enough(entries: Entries, each: np.ndarray) -> float:
-    """Value of the allocation for the given entry values, minus rounding."""
+    """Value of the allocation in a round: values times fractions, minus rounding.
+
+    Arguments:
+        each: value of each entry, from `worth`.
+    """
     return float(each @ entries.fraction) * (1 - _NONE)

@@ -38,8 +38,8 @@ class RoundSelection:
     """Round selection, with the state of the search.
 
     Attributes:
-        search_at: first round in which a search is allowed.
-        search_every: number of rounds to wait after a failed search.
+        search_at: number of the first round in which a search is allowed.
+        search_every: number of rounds from a failed search to the next one; doubled by each failure.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -51,7 +51,7 @@ class RoundSelection:
         """Select the jobs of the next round, most urgent first.
 
         Arguments:
-            workers: workers that are up, by type.
+            workers: number of workers that are up, by type.
             rounds: number of earlier rounds.
         """
         entries, due_s, alone = book.entries, book.due_s(), roster.alone

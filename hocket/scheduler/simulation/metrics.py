@@ -45,8 +45,8 @@ class JobRecord:
 class Span(NamedTuple):
     """Ended lease.
 
-    The fields are the record indices of its jobs, the worker type, the number of workers, the start, the end and the
-    cost.
+    The fields are the record indices of its jobs, the index of the worker type, the number of workers, the start and
+    end in seconds, and the cost in dollars.
     """
 
     jobs: tuple[int, ...]
@@ -65,7 +65,7 @@ class ClusterRun:
         records: outcomes in order of arrival; jobs that arrived after the end are omitted.
         spans: leases, in the order in which they ended.
         ended_s: end of the run.
-        rounds, allocations: number of rounds and of allocations.
+        rounds, allocations: number of rounds, and of calls of the policy.
         capacity_s: available worker-seconds, by type.
         notes: unusual occurrences.
         prices: price changes as (time, type, new dollars per hour of one worker); prices at time 0 are in `types`.
@@ -84,9 +84,18 @@ class ClusterRun:
 
 @dataclass(frozen=True)
 class ClusterSummary:
-    """Metrics of a run.
+    """Metrics of a cluster run.
 
-    Job metrics cover the selected jobs; utilization, cost and capacity cover all jobs.
+    The fields from `jobs` to `with_slo` cover the jobs that the caller of `summary` selects. The other fields cover
+    the whole run.
+
+    Attributes:
+        jobs, finished, refused: number of selected jobs; of these, finished jobs and jobs that could not run.
+        jct_percentiles_s: JCT of finished jobs, by percentile: p50, p90, p95, p99.
+        slo_violations, with_slo: number of jobs that missed their SLO or are late, and of jobs with an SLO.
+        utilization: worker-seconds held by leases, as a fraction of the available ones.
+        utilization_by_type: the same fraction, by name of the worker type.
+        rounds, allocations, notes: see ClusterRun.
     """
 
     jobs: int
@@ -110,11 +119,11 @@ class ClusterSummary:
 
 
 def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> ClusterSummary:
-    """Compute all metrics.
+    """Compute all metrics of a run.
 
     Arguments:
-        first, last: range of record indices to count; steady state, for example, is jobs 4000 to 5000 in
-            section 5.7.1 of Narayanan's dissertation.
+        first, last: range of record indices for job metrics, `last` excluded; None for the end. The steady state in
+            section 5.7.1 of Narayanan's dissertation, for example, is jobs 4000 to 5000.
     """
     chosen = run.records[first:last]
     jct, rho = jct_s(chosen), rhos(run, first, last)
@@ -170,7 +179,11 @@ def cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def violates(record: JobRecord, now_s: float) -> bool:
-    """True if a job missed its SLO or is already late."""
+    """True if a job missed its SLO, or is unfinished and already late.
+
+    Arguments:
+        now_s: current time, for unfinished jobs.
+    """
     if record.job.slo_s is None:
         return False
     ended_s = now_s if record.finished_s is None else record.finished_s
@@ -178,7 +191,7 @@ def violates(record: JobRecord, now_s: float) -> bool:
 
 
 def worker_seconds(run: ClusterRun) -> np.ndarray:
-    """Worker-seconds held, by type."""
+    """Worker-seconds held by leases, by worker type; shape (types,)."""
     found = np.zeros(len(run.types))
     for span in run.spans:
         found[span.type] += (span.ended_s - span.began_s) * span.workers
@@ -211,7 +224,10 @@ def rhos(run: ClusterRun, first: int = 0, last: int | None = None) -> np.ndarray
 
 
 def population(run: ClusterRun) -> tuple[np.ndarray, np.ndarray]:
-    """Times at which the number of present jobs changes, and the number (>= 1)."""
+    """Times at which the number of present jobs changes, and the number from then on.
+
+    The number is at least 1.
+    """
     came = np.array([r.job.arrived_s for r in run.records if not r.refused])
     left = np.array([r.finished_s for r in run.records if r.finished_s is not None])
     times = np.unique(np.concatenate([came, left, [0.0]]))
@@ -240,6 +256,9 @@ def held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
     Each job of a pair counts half. For figures such as 5.12 and 5.13 of Narayanan's dissertation.
 
+    Arguments:
+        edges_s: ascending times, in seconds.
+
     Returns:
         Shape (edges - 1, records, types).
     """
@@ -255,6 +274,10 @@ def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> 
     """Add the worker-seconds of leases with equally many jobs.
 
     All leases are cut at the edges in one vectorized step.
+
+    Arguments:
+        found: result of `held`, which is updated.
+        spans: the leases.
     """
     began_s, ended_s = np.array([s.began_s for s in spans]), np.array([s.ended_s for s in spans])
     low = np.clip(np.searchsorted(edges_s, began_s, "right") - 1, 0, None)
@@ -273,8 +296,11 @@ def _add_held(found: np.ndarray, spans: Sequence[Span], edges_s: np.ndarray) -> 
 def fairness(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
     """Jain's index of attained service over weight, between consecutive edges.
 
-    Only jobs present in the whole interval count. The index is 1 if all had the same service, 1 / n if one of n jobs
-    had everything, and 1 with fewer than two jobs.
+    Attained service is worker-seconds held. Only jobs present in the whole interval count. The index is 1 if all had
+    the same service, 1 / n if one of n jobs had everything, and 1 with fewer than two jobs.
+
+    Arguments:
+        edges_s: ascending times, in seconds.
 
     Returns:
         Shape (edges - 1,).

@@ -24,14 +24,14 @@ Held = tuple[tuple[int, ...], Lease]  # indices of a lease's jobs, and the lease
 
 
 class SimulatedWorkers:
-    """Jobs and active leases.
+    """Progress of jobs under leases; jobs are numbered as in the workload.
 
     Attributes:
         running: lease number of each running job, in order of start.
-        held: active leases by number.
+        held: active leases, with the indices of their jobs, by number.
         remaining: remaining steps, by job.
         finished_s: completion time, by job; None before.
-        busy_s: running time in the last count of steps, by job.
+        busy_s: seconds that the steps of the last count took, by job.
         finishes: (time, job) of completions in this round, latest first.
         ends_s: time at which no job has work left in this round.
         moves: True if some job makes progress in this round.
@@ -110,14 +110,14 @@ class SimulatedWorkers:
             self._starting, self._speeds, self._from_s = [], [], []
 
     def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
-        """Steps per second of one job, or of two that share workers."""
+        """Steps per second of one job, or of each of two jobs that share workers."""
         if len(jobs) == 1:
             return (self.alone[jobs[0]][column],)
         a, b = self.rows[jobs[0]], self.rows[jobs[1]]
         return float(self._beside[a, b, column]), float(self._beside[b, a, column])
 
     def settle(self, now_s: float) -> np.ndarray:
-        """Count the steps of all running jobs up to now, and return the jobs."""
+        """Count the steps of all running jobs up to now, and return the job indices."""
         found = self._jobs_running()
         self._count(found, now_s)
         self.settled_s = now_s
@@ -140,6 +140,9 @@ class SimulatedWorkers:
         """Steps that count: all, or whole steps only if requested.
 
         A job too slow for one whole step per round keeps its partial step.
+
+        Arguments:
+            amount: steps since the last count, with fractions.
         """
         if not self.whole_steps:
             return amount
@@ -188,7 +191,7 @@ class SimulatedWorkers:
         """End leases.
 
         Arguments:
-            saved: True to count the steps up to now.
+            saved: True to count the steps up to now, False to lose them.
         """
         running, preemptions, every, ended, self._jobs = self.running, self.preemptions, self.held, [], None
         count = saved and now_s > self.settled_s
@@ -218,7 +221,7 @@ class SimulatedWorkers:
                 self._paid.pop(lease.number, None)
 
     def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
-        """Charge leases up to now and return the total cost of each."""
+        """Charge leases up to now and return the total cost of each, in dollars."""
         worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
         found = []
         for jobs, (number, _, column, workers, paid_s) in leases:
@@ -234,7 +237,11 @@ class SimulatedWorkers:
         return found
 
     def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
-        """Change the price of a type."""
+        """Change the price of a worker type.
+
+        Arguments:
+            kind: index of the worker type.
+        """
         held = [own for own in self.held.values() if self._type_of[own[1].column] == kind]
         for (_, lease), cost_usd in zip(held, self._pay(held, now_s), strict=True):
             self._paid[lease.number] = now_s, cost_usd

@@ -65,7 +65,7 @@ def simulate(
 
     Arguments:
         table: true throughputs.
-        given: external events in time order: price changes, workers joined or lost.
+        given: external events with their times in seconds, in time order: price changes, workers joined or lost.
 
     Raises:
         InputError: jobs or types that the table does not have, invalid events, or counted jobs that can never
@@ -234,7 +234,13 @@ class Simulation:
             self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist()), busy_s))
 
     def _measure(self, known: set[tuple[int, int, int]]) -> None:
-        """Report measured sharing, once per pair of classes on a column."""
+        """Report the throughputs of jobs that share workers.
+
+        Each pair of classes on a column is reported once.
+
+        Arguments:
+            known: (class, class, column) of the pairs reported so far; updated.
+        """
         machine = self.machine
         for jobs, lease in list(machine.held.values()):
             if len(jobs) < 2:

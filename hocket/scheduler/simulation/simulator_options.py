@@ -33,11 +33,12 @@ class SimulatorOptions:
         spread: True if multi-worker jobs may use separate servers, at the spread throughputs of the table.
         whole_steps: True if a job does only whole steps in a round and idles for the rest of the round.
         cut_rounds: True if a round ends as soon as no job of the round runs any more.
-        first, last: range of job indices to complete; the simulation stops after that. None for all.
-        known: throughputs given to the core, if not the true ones; values for pairs are corrected as soon as the
+        first, last: range of job indices to complete, `last` excluded; None for all from `first` on. The simulation
+            stops when these jobs are finished.
+        known: throughputs that the core gets; None for the true ones. Values for pairs are corrected as soon as the
             pairs have run.
-        estimating: settings for estimated pair throughputs, refined as pairs run; for space sharing.
-        entities: owners for policies that need them; empty for those of the workload.
+        estimating: settings for estimated throughputs of pairs in space sharing; None for no estimates.
+        entities: owners of jobs, for policies that need them; empty to use the workload's.
         budget_usd: budget for policies that need one.
     """
 

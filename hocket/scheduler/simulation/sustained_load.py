@@ -15,9 +15,10 @@ class Sustained(NamedTuple):
     """Load that a policy sustains.
 
     Attributes:
-        per_hour: jobs per hour at which its average JCT equals the other policy's.
+        per_hour: jobs per hour at which the policy has the average JCT that another policy has at `as_at_per_hour`.
         as_at_per_hour: jobs per hour of the other policy.
-        at_least: True if its average JCT is shorter at every simulated load, the largest of which is `per_hour`.
+        at_least: True if `per_hour` is only a lower bound: the largest simulated load, at which the policy's average
+            JCT is still shorter.
     """
 
     per_hour: float
@@ -26,7 +27,7 @@ class Sustained(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """Ratio of the sustained loads."""
+        """Ratio of the two loads: the policy's over the other policy's."""
         return self.per_hour / self.as_at_per_hour
 
     def sentence(self, policy: str, other: str) -> str:
@@ -39,7 +40,7 @@ class Sustained(NamedTuple):
 
 
 def course(runs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Mean JCT by ascending load; nan without a known JCT.
+    """Mean JCT in seconds by ascending load in jobs per hour; nan if unknown.
 
     Arguments:
         runs: jobs per hour and average JCT in seconds, such as from several seeds.
@@ -60,8 +61,8 @@ def sustained(own: Course, other: Course) -> Sustained | None:
     exceeds the other load.
 
     Arguments:
-        own: course of the policy.
-        other: course of the reference policy.
+        own: average JCT of the policy by load.
+        other: average JCT of the other policy by load.
 
     Returns:
         None if the simulated loads give no answer: the JCT is longer at the smallest load, or no load was simulated.
@@ -78,9 +79,12 @@ def sustained(own: Course, other: Course) -> Sustained | None:
 
 
 def _reached(own: Course, level_s: float) -> float | None:
-    """Smallest load at which an average JCT is reached.
+    """Smallest load at which a policy's average JCT reaches a level.
 
-    None if the JCT is longer at the first load (shorter ones later are noise), or if it is never reached.
+    None if the JCT is longer at the first load (shorter ones later are noise), or if the level is never reached.
+
+    Arguments:
+        own: average JCT of the policy by load.
     """
     if not own or own[0][1] >= level_s:
         return own[0][0] if own and own[0][1] == level_s else None

@@ -33,8 +33,9 @@ class Draws:
         priorities: True to give a fifth of the jobs five times the weight.
         slos: True to give each job an SLO of 1.2, 2 or 10 times its duration.
         job_types: job types to draw from; empty for all of the table.
-        durations_s: durations to draw from uniformly, instead of the distribution above.
-        reference: worker type of the durations.
+        durations_s: durations to draw from uniformly, for jobs with one worker; empty for the distribution of section
+            5.7.1.
+        reference: worker type on which a job takes its duration.
     """
 
     multiple: bool = False
@@ -53,7 +54,8 @@ def continuous(table: ThroughputTable, count: int, per_hour: float, seed: int, d
     """Jobs that arrive as a Poisson process, the first at time 0.
 
     Arguments:
-        per_hour: average jobs per hour.
+        count: number of jobs.
+        per_hour: average number of jobs per hour.
 
     Raises:
         InputError: a rate <= 0, a count out of range, an unknown job type, or a table without the drawn kinds.
@@ -65,6 +67,9 @@ def continuous(table: ThroughputTable, count: int, per_hour: float, seed: int, d
 
 def static(table: ThroughputTable, count: int, seed: int, draws: Draws | None = None) -> Workload:
     """Jobs that all arrive at time 0.
+
+    Arguments:
+        count: number of jobs.
 
     Raises:
         InputError: a count out of range, an unknown job type, or a table without the drawn kinds.
@@ -97,7 +102,7 @@ def _jobs(table: ThroughputTable, count: int, per_s: float | None, seed: int, dr
 
 
 def _check(table: ThroughputTable, job_types: Sequence[str], draws: Draws) -> None:
-    """Reject a table without a drawn kind, which would be redrawn forever."""
+    """Reject a table without throughputs for a draw, which would be repeated forever."""
     for job_type in job_types:
         scales = table.scale_factors(job_type) if (job_type, 1) not in table.row else ()
         if scales:

@@ -92,8 +92,11 @@ def as_text(workload: Workload) -> str:
 def parse(text: str | bytes, place: str) -> Workload:
     """Parse the text of `as_text`.
 
+    Arguments:
+        place: name of the text, such as a file name, for error messages.
+
     Raises:
-        InputError: at `place`, with the job and the field.
+        InputError: not a valid workload; the message names `place`, the job and the field.
     """
     with with_lines(text, place):
         return parse_data(parse_json(text, place), place)
@@ -103,7 +106,7 @@ def parse_data(data: Any, place: str) -> Workload:
     """Workload from parsed JSON.
 
     Raises:
-        InputError: at `place`, with the job and the field.
+        InputError: not a valid workload; the message names `place`, the job and the field.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         snapshot = isinstance(data, dict) and "worker_types" in data
@@ -134,7 +137,7 @@ def parse_data(data: Any, place: str) -> Workload:
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Prefix the place of errors, such as with the name of the file."""
+    """Context manager that prefixes the place of errors, such as with a file name."""
     try:
         yield
     except InputError as error:

@@ -1,1 +1,1 @@
-"""Exact solvers behind the policies."""
+"""Exact solvers behind the scheduling policies."""

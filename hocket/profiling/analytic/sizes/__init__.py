@@ -49,9 +49,10 @@ def published(name: str) -> Transformer:
 
 
 def open_model(name: str | Path) -> ModelProfile | Transformer:
-    """Open a model by its name.
+    """Open a profile, or the sizes of an analytic model.
 
-    The name is a profile, a file of sizes, a `config.json`, or the name of a published model.
+    Arguments:
+        name: path of a profile, of a file of sizes or of a `config.json`, or the name of a published model.
 
     Raises:
         InputError: there is no such file or published model, or the file is invalid.
@@ -82,9 +83,10 @@ class NoSizes(ValueError):
 
 
 def from_text(text: bytes, place: str, name: str = "") -> Transformer:
-    """Parse sizes from a file's text.
+    """Parse the sizes of a model from a file's text.
 
     Arguments:
+        place: place of the text, for errors.
         name: name of the model, if the text gives none.
 
     Raises:
@@ -101,7 +103,11 @@ def from_text(text: bytes, place: str, name: str = "") -> Transformer:
 
 
 def _parsed(text: bytes, place: str) -> Any:
-    """Parse plain data; None if the text cannot be parsed."""
+    """Parse JSON or YAML; None if the text is too long for sizes, or invalid.
+
+    Raises:
+        InputError: the text is invalid, but has keys of a file of sizes.
+    """
     if len(text) > _LIMIT_BYTES:
         return None
     try:

@@ -16,7 +16,11 @@ _Config = dict[str, Any]
 
 
 def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
-    """Convert a configuration to the sizes of a model.
+    """Convert the content of a `config.json` to the sizes of a model.
+
+    Arguments:
+        place: place of the file, for errors.
+        name: name of the model; by default its `model_type`.
 
     Raises:
         InputError: the type of model is unknown, a size is missing or wrong, or an option is not supported.
@@ -69,7 +73,7 @@ def _experts(config: _Config) -> str:
 
 
 class _ConfigReader:
-    """Typed access to the values of one file."""
+    """Typed access to the values of one `config.json`; errors name the key."""
 
     def __init__(self, config: _Config, place: str) -> None:
         self._config, self._place = config, place

@@ -29,13 +29,13 @@ from hocket.profiling.tensor_parallel.split import (
     TensorSplit,
 )
 
-_MOST_ATTRIBUTES = 3  # attributes of modules that are divided at once
-_MOST_SUMMED = 4  # weights of norms and the like inside one part
-_OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried for the message if a width does not work
+_MOST_ATTRIBUTES = 3  # most integer attributes (such as the number of heads) that one proposal divides
+_MOST_SUMMED = 4  # most undivided weights of one part (such as a norm's) with gradients summed over the ranks
+_OTHER_WIDTHS = (2, 3, 4, 5, 7)  # group sizes tried for the error message if the wanted one does not work
 
 
 def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> TensorSplit:
-    """Find the division of a model's blocks over `width` devices.
+    """Find the tensor-parallel split of a model's blocks over `width` devices.
 
     The model is unchanged.
 
@@ -43,8 +43,9 @@ def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> Te
         args, kwargs: arguments of one call of the model, such as the tensors of a small batch.
 
     Raises:
-        RefusedError: the model has no blocks that can be divided by this width. The error names the module and the
-            reason.
+        RefusedError: `width` is below 2, the model has no blocks that this width can divide, a weight to divide is
+            tied, or a block cannot run alone or has dropout that cannot be divided. The error names the module and
+            the reason.
     """
     if width < 2:
         raise RefusedError("width", str(width), "2 or more devices: one device needs no split")
@@ -84,11 +85,11 @@ def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A linear layer in the run of a block.
+    """A linear layer in one forward of a block.
 
     Attributes:
-        features_out: dimension of the weight that counts output features.
-        x: input of the layer.
+        features_out: index of the weight's output-feature dimension, 0 or 1.
+        x: input tensor of the layer.
         sources: paths of the nearest linear layers that the input depends on.
     """
 
@@ -108,10 +109,13 @@ class _BlockSearch:
     # -- proposals
 
     def split(self) -> BlockSplit:
-        """Return the proved parts, and the linear layers that stay whole.
+        """Divide the block into tensor-parallel parts that were proved by running.
+
+        The result also lists the matrices that stay whole, with the reason for each.
 
         Raises:
-            RefusedError: a part of the block can be divided, but not by this width.
+            RefusedError: a part of the block can be divided, but not by this width; a dropout mask inside a part
+                cannot be divided; or the parts are equal to the whole block one by one, but not together.
         """
         parts: list[DividedPart] = []
         taken: set[str] = set()
@@ -158,7 +162,10 @@ class _BlockSearch:
         return found
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
-        """Find the divided part that ends with this linear layer.
+        """Find the divided part that ends with a given row-parallel linear layer.
+
+        Arguments:
+            row: path of the layer.
 
         Returns:
             The part with the fewest divided attributes and an empty text, or None and the reason.
@@ -207,16 +214,23 @@ class _BlockSearch:
                         yield DividedPart(groups_, end, divided, narrowed)
 
     def _pieces(self, row: str) -> Iterator[tuple[int, ...]]:
-        """Yield candidates for the number of fused pieces of each column.
+        """Yield candidates for the number of fused projections in each source layer.
 
-        A column may be fused if its output is a multiple of the row's input.
+        A source is a linear layer that the row-parallel layer reads from. It may be a fused projection (such as
+        query, key and value) if its output size is a multiple of the row-parallel layer's input size.
+
+        Arguments:
+            row: path of the row-parallel layer.
+
+        Yields:
+            One number for each source of `row`: that multiple, or 1 for a source that is not fused.
         """
         read = self._weight(row).shape[1 - self.linears[row].features_out]
         made = [self._weight(path).shape[self.linears[path].features_out] for path in self.linears[row].sources]
         return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
 
     def _owners(self, paths: tuple[str, ...]) -> list[str]:
-        """Paths of the modules around these linear layers, up to their common ancestor."""
+        """Paths of the modules around some linear layers, up to their common ancestor."""
         chains = [list(_around(path)) for path in paths]
         common = max(set.intersection(*map(set, chains)), key=len)
         return list(dict.fromkeys(path for one in chains for path in one if len(path) >= len(common)))
@@ -228,7 +242,11 @@ class _BlockSearch:
     # -- the block's linear layers
 
     def _look(self) -> dict[str, _Linear]:
-        """The linear layers of the block, in the order in which they run."""
+        """Linear layers that run once in a forward of the block, by path, in order.
+
+        Raises:
+            RefusedError: the block cannot run alone, on the CPU in float64.
+        """
         block = self.proof.copy()
         seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
@@ -255,9 +273,15 @@ class _BlockSearch:
 
 
 def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOLERANCE) -> int | None:
-    """Output dimension of a module's matrix, if the module is a linear layer.
+    """Index of the weight's output-feature dimension, if a module is a linear layer.
 
-    None if the module computes anything but a product with the matrix and a bias.
+    Arguments:
+        x: input of one call of the module.
+        y: output of that call.
+        tolerance: for `y`, relative to its expected elements and to the largest of them.
+
+    Returns:
+        0 or 1. None if the module computes anything but a product with its weight, plus a bias.
     """
     weight, bias = module._parameters["weight"], module._parameters.get("bias")
     if weight is None or not x.is_floating_point() or not x.dim():
@@ -272,7 +296,11 @@ def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOL
 
 
 def _sources(x: Tensor, nodes: Mapping[Any, str]) -> tuple[str, ...]:
-    """Paths of the nearest of these operations that a tensor depends on, as they ran."""
+    """Paths of the nearest linear layers that a tensor depends on, in execution order.
+
+    Arguments:
+        nodes: path of each linear layer, by the autograd node of its output.
+    """
     found = nearest_nodes([x.grad_fn], nodes)
     return tuple(path for node, path in nodes.items() if node in found)
 

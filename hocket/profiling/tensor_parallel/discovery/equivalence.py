@@ -24,16 +24,16 @@ from hocket.profiling.tensor_parallel.split import BlockSplit, Cut, DividedDraws
 from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
 
 _Slice = Callable[[Tensor], Tensor]
-TOLERANCE = 1e-9  # for float64, relative to the largest number of the same kind
+TOLERANCE = 1e-9  # relative tolerance for float64, see `differs`
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Results of a block's run.
+    """Results of one forward and backward of a block.
 
     Attributes:
-        outputs: by leaf number.
-        inputs: gradients of inputs, by leaf number.
+        outputs: output tensors that receive a gradient, by their number among the leaves of the results.
+        inputs: gradients of inputs, by number among the leaves of the arguments.
         weights: gradients of parameters, by name.
     """
 
@@ -56,7 +56,7 @@ class Inequality:
 
     @property
     def is_a_difference(self) -> bool:
-        """True if the divided block ran with a different result."""
+        """True if the divided block gave tensors of the right shapes with other values."""
         return " differs by " in self.text
 
 
@@ -81,19 +81,20 @@ class Proof:
         self._whole: dict[bool, _Run] = {}
 
     def copy(self) -> nn.Module:
-        """The block on the CPU in float64, with weights that all copies share."""
+        """Copy of the block on the CPU in float64; all copies share their weights."""
         memo: dict[int, Any] = dict(self._weights)
         for buffer in self.block.buffers():
             memo[id(buffer)] = buffer.cpu().double() if buffer.is_floating_point() else buffer.cpu().clone()
         return copy.deepcopy(self.block, memo).eval()
 
     def _run(self, block: nn.Module, dropout: bool, sliced: Sliced | None = None, own: _Slice = torch.clone) -> _Run:
-        """Run forward and backward, from fixed random gradients of the outputs.
+        """Run forward and backward, with fixed random gradients of the outputs.
 
         Arguments:
+            block: the whole block, or one rank's part of it.
             dropout: True to run in training mode, with dropout from a fixed seed.
             sliced: sequence-parallel form; None if hidden states are whole.
-            own: takes a device's slice of a hidden state.
+            own: function from a whole hidden state to the rank's slice of it. Without `sliced` it is not called.
         """
         inputs = sliced.inputs if sliced else ()
         args, kwargs, leaves = self.call.fresh(cut=lambda i, x: own(x) if i in inputs else x)
@@ -119,7 +120,7 @@ class Proof:
 
     @property
     def _leaves(self) -> list[int]:
-        """Leaves of the arguments that need gradients, in the order of `fresh`."""
+        """Numbers of the argument leaves that need gradients, as in `BlockCall.fresh`."""
         given = tree_leaves((self.call.args, self.call.kwargs))
         return [
             i
@@ -128,13 +129,13 @@ class Proof:
         ]
 
     def whole(self, dropout: bool = False) -> "_Run":
-        """Results of the undivided block, computed once for each mode of dropout."""
+        """Results of the undivided block, computed once for each value of `dropout`."""
         if dropout not in self._whole:
             self._whole[dropout] = self._run(self.copy(), dropout)
         return self._whole[dropout]
 
     def shapes(self) -> tuple[dict[int, torch.Size], dict[int, torch.Size]]:
-        """Shapes of argument tensors, and of results with gradients, by leaf number."""
+        """Shapes of argument tensors, and of outputs with gradients, by leaf number."""
         given = enumerate(tree_leaves((self.call.args, self.call.kwargs)))
         arguments = {i: x.shape for i, x in given if isinstance(x, Tensor) and x.is_floating_point()}
         return arguments, {i: x.shape for i, x in self.whole().outputs.items()}
@@ -145,7 +146,8 @@ class Proof:
         """Find the dropout masks that are divided over the devices.
 
         Raises:
-            ValueError: other random numbers are drawn in the divided part.
+            ValueError: the divided block draws other random numbers than the whole block, or the shape of a mask is
+                divided in more than one dimension.
         """
         block = self._divided(parts, width, 0, SingleRank(), sliced)
         own = _slice_of(sliced, width, 0)
@@ -170,10 +172,12 @@ class Proof:
     def problem(
         self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False, sliced: Sliced | None = None
     ) -> Inequality | None:
-        """Return the first difference of the divided block; None if all results are equal.
+        """First difference between the divided and the whole block; None if equal.
 
         Arguments:
+            parts: the divided parts of the block.
             dropout: True to run with dropout as in training, False to run as in evaluation.
+            sliced: sequence-parallel form to test; None for whole hidden states.
         """
         whole = self.whole(dropout)
 
@@ -218,7 +222,11 @@ def differs(
 ) -> Inequality | None:
     """Return the first difference of two sets of tensors; None within the tolerance.
 
-    A difference is relative to the largest number of its tensor, and to at least 1e-3 of the largest of all.
+    The tolerance of a tensor is relative to its largest expected absolute value, or to 1e-3 of the largest value of
+    all expected tensors, if that is more.
+
+    Arguments:
+        what: kind of the tensors, for the description.
     """
     if expected.keys() != found.keys():
         return Inequality(f"{what}: {len(found)} tensors instead of {len(expected)}")

@@ -1,10 +1,8 @@
 """Search for sequence parallelism: blocks that can work on slices of the sequence.
 
-The blocks of a divided model are found in one run and proved by trying.
-
-Rules of this file: the tensors of one run show which blocks pass hidden states to each other. That a block computes
-the same on slices is proved as its split is (equivalence.py). A block that does not keeps its plain split, with the
-reason. No model class is known here.
+Rules of this file: the tensors of one run show which blocks pass hidden states to each other. A block on slices is
+proved to give equal results by running it (equivalence.py). A block that cannot be proved keeps whole hidden states,
+and the reason is recorded. No model class is known here.
 Source: Korthikanti et al. 2022, section 4.2.2.
 """
 
@@ -36,7 +34,7 @@ def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: A
     calls, fewer = calls_of_blocks(model, args, kwargs), _fewer_samples(model, args, kwargs)
     blocks = []
     for kind in split.blocks:
-        path = kind.paths[-1]  # the last block: its input has a gradient; that of the first one may have none
+        path = kind.paths[-1]  # the last block: its input has a gradient; the first block's input may have none
         handed = {leaf for one in kind.paths for leaf in links.inputs(one)}
         search = _SequenceSearch(model.get_submodule(path), calls[path], kind, split.width, handed)
         sliced, reason = search.sliced(_shapes(fewer[path]) if path in fewer else {})
@@ -54,9 +52,9 @@ class _Links:
     """Tensors that blocks pass to each other.
 
     Attributes:
-        order: paths of blocks as they ran.
-        into: for each block, its argument leaves that another block returned: leaf to (block, leaf of its results).
-        outside: results that are read outside of blocks, as (block, leaf).
+        order: paths of blocks in execution order.
+        into: for each block, the sources of its argument leaves: leaf number to (source block, number of its result).
+        outside: results that are read outside of blocks, as (block, leaf number).
     """
 
     order: list[str] = field(default_factory=list)
@@ -64,16 +62,16 @@ class _Links:
     outside: set[tuple[str, int]] = field(default_factory=set)
 
     def inputs(self, path: str) -> set[int]:
-        """Argument leaves of a block that another block returned."""
+        """Numbers of a block's argument leaves that another block returned."""
         return set(self.into.get(path, {}))
 
     def readers(self, made: tuple[str, int]) -> list[str]:
-        """Return the blocks that read this result."""
+        """Return the blocks that read a result, given as (block, leaf number)."""
         return [path for path, leaves in self.into.items() if made in leaves.values()]
 
 
 class _Outside(TorchFunctionMode):
-    """Mode that records the results of blocks that are read outside of blocks."""
+    """Mode that records which results of blocks are read outside of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,9 +131,9 @@ def _links(model: nn.Module, paths: list[str], args: Any, kwargs: Any) -> _Links
 
 
 def _runs(blocks: list[BlockSplit], links: _Links) -> tuple[tuple[str, ...], ...]:
-    """Return runs of consecutive blocks that pass slices to each other.
+    """Group consecutive blocks that pass slices to each other; return their paths.
 
-    Each block of a run reads only the output of the block before it, sliced along the same dimension.
+    Within a group, each block reads only the output of the block before it, sliced along the same dimension.
     """
     kinds = {path: block.sliced for block in blocks if block.sliced is not None for path in block.paths}
     runs: list[list[str]] = []
@@ -164,7 +162,7 @@ class _SequenceSearch:
     """Search for the sequence-parallel form of one block.
 
     Arguments:
-        handed: argument leaves that other blocks return.
+        handed: numbers of the block's argument leaves that other blocks return.
     """
 
     def __init__(self, block: nn.Module, call: BlockCall, split: BlockSplit, width: int, handed: set[int]) -> None:
@@ -172,14 +170,14 @@ class _SequenceSearch:
         self.proof = Proof(block, call)
 
     def sliced(self, of_fewer: dict[int, torch.Size]) -> tuple[Sliced | None, str]:
-        """Find the sequence-parallel form of the block.
+        """Find the sequence-parallel form of the block, proved by running it.
+
+        Arguments:
+            of_fewer: shapes of the block's argument tensors for one sample, by leaf number; empty if unknown. They
+                tell the batch dimension, which is no candidate.
 
         Returns:
             The form and an empty text, or None and the reason.
-
-        Arguments:
-            of_fewer: shapes of the block's arguments with another number of samples, by leaf number; empty if
-                unknown.
         """
         reason: Inequality | None = None
         for proposal in self._proposals(of_fewer):
@@ -217,7 +215,10 @@ class _SequenceSearch:
         return tuple(dict.fromkeys(path.rpartition(".")[0] for path in columns))
 
     def _summed(self) -> tuple[str, ...]:
-        """Undivided weights that meet slices, without those of divided parts and rows."""
+        """Names of undivided weights that are applied to slices.
+
+        Row-parallel layers are left out, and so are weights that `summed` of a divided part names.
+        """
         divided = cuts_in_block(self.block, self.split.parts)
         summed = {name for part in self.split.parts for name in part.summed}
         rows = tuple(f"{part.row.path}." for part in self.split.parts)
@@ -229,7 +230,7 @@ class _SequenceSearch:
 
 
 def _fewer_samples(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
-    """Return the calls of blocks for the first sample; empty if that is impossible."""
+    """Calls of blocks, by path, in a run of the first sample; empty if it fails."""
     tensors = [x for _, x in flatten((args, kwargs)) if x.dim()]
     samples = len(tensors[0]) if tensors else 0
 

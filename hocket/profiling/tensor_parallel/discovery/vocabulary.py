@@ -39,7 +39,7 @@ _CHANGING = ("max_norm", "scale_grad_by_freq", "sparse")  # options that do more
 
 
 def with_vocabulary(model: nn.Module, split: TensorSplit, loss: Callable[[], Tensor]) -> TensorSplit:
-    """Add an embedding and an output layer to a split, where they are proved.
+    """Add a vocabulary-parallel embedding and output layer to a split, if proved.
 
     The model is unchanged.
 
@@ -87,13 +87,13 @@ def _as_evaluated(model: nn.Module) -> Iterator[None]:
 
 
 class _Seen(TorchFunctionMode):
-    """Mode that records the modules outside of blocks in a run.
+    """Mode that records the calls of embeddings and linear layers outside of blocks.
 
     Attributes:
-        outputs: linear layers with at least as many outputs as inputs, by path, as they ran.
-        ids: ids that embeddings look up, by path, as they ran.
+        outputs: linear layers with at least as many output as input features, by path, in execution order.
+        ids: token ids that each embedding looks up, by path, in execution order.
         calls: number of calls of each module, by path.
-        given: embeddings that look up the model's own arguments.
+        given: paths of embeddings that look up the model's own arguments.
         elsewhere: `id` of each parameter that is used outside of a module that has it.
     """
 
@@ -119,7 +119,7 @@ class _Seen(TorchFunctionMode):
         self._arguments.update(x.untyped_storage().data_ptr() for _, x in flatten(given))
 
     def begin(self, module: nn.Module) -> None:
-        """Record the call of a module with a matrix."""
+        """Record the start of a module's call."""
         self._inside.append(module)
 
     def end(self, path: str, module: nn.Module, given: Any, made: Any) -> None:
@@ -144,15 +144,15 @@ class _Seen(TorchFunctionMode):
                 self.outputs[path] = DividedLinear(path, Cut(dim, words=made.shape[-1]))
 
     def output(self) -> DividedLinear | None:
-        """Return the output layer: the linear layer with the most outputs that runs once."""
+        """Return the linear layer with the most outputs that runs once; None without one."""
         once = [linear for path, linear in self.outputs.items() if self.calls[path] == 1]
         return max(once, key=lambda linear: linear.cut.words, default=None)
 
     def embedding(self, model: nn.Module, output: DividedLinear | None) -> DividedEmbedding | None:
-        """Return the word embedding of the model; None without one.
+        """Return the token embedding of the model; None without one.
 
-        It is the embedding that shares the output layer's weight. Otherwise it is the largest embedding that looks up
-        the model's arguments, with at least as many rows as features.
+        This is the embedding that shares the output layer's weight. Otherwise it is the largest embedding that looks
+        up the model's arguments and has at least as many rows as features.
         """
         rows = {path: _weight(model, path) for path in self.ids}
         tied = [path for path in rows if output is not None and rows[path] is _weight(model, output.path)]
@@ -195,7 +195,11 @@ def _exact(like: Tensor) -> torch.dtype:
 
 
 def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
-    """Return a reason against a division that needs no run; "" without one."""
+    """Return a reason, found without a run, not to divide a module; "" for none.
+
+    Arguments:
+        end: the embedding or output layer to divide.
+    """
     module, words = model.get_submodule(end.path), end.cut.words
     if not end.cut.words_of(width, width - 1):
         return f"{words} words are too few for {width} devices"
@@ -207,7 +211,7 @@ def _whole_for(model: nn.Module, end: _End, seen: _Seen, width: int) -> str:
 
 
 def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor], width: int) -> str:
-    """Reason why no loss can be computed from parts of the logits; "" if one can."""
+    """Reason why the loss cannot be computed from parts of the logits; "" if it can."""
     journal, made = LogitsLog(), list[Tensor]()
     words = VocabularyRange.of(output.cut, width, 0, SingleRank())
 
@@ -276,7 +280,13 @@ def _difference(
     cuts: dict[str, Cut],
     width: int,
 ) -> str:
-    """Return the difference between simulated devices and one device; "" for none."""
+    """Return the difference between simulated ranks and one device; "" for none.
+
+    Arguments:
+        one: function from a rank and its group to the rank's tensors, by name.
+        expected: tensors of one device, by name.
+        cuts: division of the tensors of which each rank has a part; the others are equal on all ranks.
+    """
     try:
         runs = ThreadedGroup(width).run(one)
     except Exception as error:  # a module may raise anything on sizes that it was not made for
@@ -290,5 +300,5 @@ def _difference(
 
 
 def _tolerance(of: Tensor) -> float:
-    """Tolerance relative to the largest number, for two orders of summation in a type."""
+    """Relative tolerance for sums in different orders, in the dtype of a tensor."""
     return {torch.float64: 1e-9, torch.float32: 1e-4}.get(of.dtype, 2e-2)

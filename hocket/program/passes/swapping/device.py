@@ -1,6 +1,6 @@
 """Swaps of one device: its compute lane is replayed and missing values swapped in.
 
-The lane is replayed in order, as if nothing took time.
+The lane is replayed in order, as if no instruction took time.
 
 Rules of this file: values on the device, needs of the next operation, and evictions. A policy chooses the victims. All
 else follows from order.py's rules and the names of copies. Without prefetching, swaps are in the compute lane, and
@@ -28,7 +28,7 @@ _LESS = "Use smaller stages or microbatches, or give the device more memory."
 
 
 class TooFewBytes(RefusedError):
-    """One operation needs more bytes than the budget.
+    """One operation needs more bytes than the device's memory limit.
 
     The error stays inside the passes, which may retry.
 
@@ -43,7 +43,10 @@ class TooFewBytes(RefusedError):
 
 
 class SwappedDevice:
-    """Compute lane of one device with swaps. Values here have no copy number."""
+    """Compute lane of one device, with swaps. Values here have no copy number.
+
+    An operation is a group of instructions of the compute lane (operations.py), given by its number.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class SwappedDevice:
         sizes: Sizes | None,
         limit: float | None,
     ) -> None:
-        """Begin with everything on the host.
+        """Begin with all weights and optimizer state on the host.
 
         Arguments:
             limit: bytes of the device, on which evictions are based; None: there is always room.
@@ -69,7 +72,7 @@ class SwappedDevice:
         self._made = {value for i in program.period[device, COMPUTE] for value in i.writes}  # on this device
         self._leaves: dict[
             Value, tuple[Value, ...]
-        ] = {}  # by value that other lanes of the device free: values that they write from it
+        ] = {}  # for each value that another lane of the device frees: the values that this lane writes from it
         for (here, name), row in program.period.items():
             if here == device and name != COMPUTE:
                 for i in row:
@@ -84,10 +87,10 @@ class SwappedDevice:
     def instructions(self) -> Iterator[Instruction]:
         """Replay the device; return its compute instructions and swaps.
 
-        Each lane is in its order.
+        The instructions of each lane are in their order.
 
         Raises:
-            RefusedError: an operation needs more than the limit.
+            TooFewBytes: an operation needs more than the limit.
         """
         for number in range(len(self._operations)):
             self._operate(number)
@@ -125,8 +128,8 @@ class SwappedDevice:
         Arguments:
             number: the current operation.
             extra: bytes needed.
-            kept: values that must stay.
-            evicts: False to wait only.
+            kept: values that must stay on the device.
+            evicts: False to wait for swap-outs only.
 
         Returns:
             True if there is room now.
@@ -140,7 +143,12 @@ class SwappedDevice:
         return False
 
     def _victims(self, number: int, kept: Iterable[Value]) -> list[Value]:
-        """Values that may be evicted, in order of eviction."""
+        """Values that may be evicted, in order of eviction.
+
+        Arguments:
+            number: the current operation.
+            kept: values that must stay on the device.
+        """
         stay = {*kept, *self._ahead}
         free = [v for v in in_order(self._copies.there) if v not in stay and not self._shared(v)]
         if self._swapping.policy == "lru":
@@ -148,9 +156,9 @@ class SwappedDevice:
         return sorted(free, key=lambda v: -self._operations.next_use(v, number))
 
     def _shared(self, value: Value) -> bool:
-        """True for a sum with gradients of other stages.
+        """True for a sum over devices of tied gradients, which several stages share.
 
-        The value arrives only after the other stages' gradients, and computation here may not wait for it.
+        Such a sum arrives only after the other stages' gradients, and computation here may not wait for it.
         """
         return value.what is ValueKind.REDUCED and value.part in dict(self._program.stages[value.stage].tied)
 
@@ -169,7 +177,10 @@ class SwappedDevice:
     def _fetch_ahead(self, later: int, number: int, added: float) -> bool:
         """Swap in the values that a later operation needs, while there is room.
 
-        The bytes of the running operation are reserved.
+        Arguments:
+            later: the later operation.
+            number: the current operation.
+            added: bytes reserved for the current operation while it runs.
 
         Returns:
             False if there was too little room for all values.
@@ -218,14 +229,14 @@ class SwappedDevice:
             self._arrive(arriving, number)
 
     def _arrive(self, value: Value, number: int) -> None:
-        """Add a value that another lane makes."""
+        """Add a value that another lane writes to the device."""
         self._copies.come(value, number, -1)
         self._room.take(self._room.size(value))
 
     def _forget(self, value: Value) -> None:
-        """Drop a value after its last use.
+        """Forget the host copy of a value that is used for the last time.
 
-        A copy of it on the host is freed by the last swap-in.
+        The copy is freed by the value's last swap-in.
         """
         if value.what not in _STATE and value in self._copies.host:
             copy = value._replace(copy=self._copies.host.pop(value))
@@ -234,7 +245,11 @@ class SwappedDevice:
     # Swaps.
 
     def _bring(self, value: Value, number: int) -> None:
-        """Bring a missing value to the device: from a peer by message, else from the host."""
+        """Bring a missing value to the device: from a peer by message, else from the host.
+
+        Arguments:
+            number: the current operation.
+        """
         copies, draft = self._copies, self._draft
         if value not in copies.host:
             if value not in self._made and self._habits.peer:
@@ -255,7 +270,8 @@ class SwappedDevice:
     def _moves(self, value: Value, number: int) -> bool:
         """True if a swap-in leaves no copy on the host.
 
-        The value will be written again, or this is its last read from the host.
+        So it is if evictions always write (`writes_clean`). Otherwise it is so for values that are not read from the
+        host again, and with policy `task` for all values but weights and optimizer state.
         """
         if self._writes_clean:
             return True
@@ -269,7 +285,7 @@ class SwappedDevice:
         A dropped value is freed by its last reader.
 
         Arguments:
-            to_send: True if the value is sent from the host, as its first copy there.
+            to_send: True if the value is sent to a peer from the host, as its first copy there.
         """
         copies, draft, room = self._copies, self._draft, self._room
         here, toucher = copies.here(value), copies.touched[value]
@@ -293,13 +309,11 @@ class SwappedDevice:
             room.give(room.size(value))
 
     def _overwrite(self, old: Value, at: int) -> None:
-        """Let a swap-out of state overwrite the previous version on the host.
-
-        State is weights and optimizer state.
+        """Let a swap-out of weights or optimizer state overwrite the older host copy.
 
         Arguments:
-            old: the previous version.
-            at: item of the swap-out.
+            old: the previous version of the weights or the optimizer state.
+            at: item of the swap-out in the draft.
         """
         copies, item = self._copies, self._draft[at]
         if old.what in _STATE and old in copies.host and old not in copies.there:

@@ -1,6 +1,7 @@
 """Draft: the unfinished instructions of one device, and completion markers.
 
-A lane of swaps or computation waits for another lane by a completion marker.
+A lane of swaps or computation waits for another lane by a completion marker: a value without bytes that the one
+instruction writes and the other reads.
 
 Rules of this file: it knows neither the meaning of instructions nor why one waits.
 """
@@ -30,6 +31,8 @@ class Item:
 class Draft:
     """Instructions of all lanes, numbered in the order in which they were added.
 
+    An item is such an instruction, given by its number.
+
     Attributes:
         computed: number of the last item of the compute lane, -1 before the first.
     """
@@ -37,7 +40,7 @@ class Draft:
     def __init__(self) -> None:
         self._items: list[Item] = []
         self._marks = 0
-        self._waited = dict.fromkeys((COMPUTE, *SWAP_LANES.values()), -1)  # by lane, the last item that it waits for
+        self._waited = dict.fromkeys((COMPUTE, *SWAP_LANES.values()), -1)  # by lane: highest item that it waits for
         self.computed = -1
 
     def __getitem__(self, number: int) -> Item:
@@ -51,16 +54,25 @@ class Draft:
         return len(self._items) - 1
 
     def waits(self, number: int, last: int) -> bool:
-        """True if the lane of an item already waits for another item, or for a later one.
+        """True if an item's lane already waits for another item.
+
+        This is taken to be so if the lane waits for any item with the number `last` or a higher one.
 
         Arguments:
-            number: the item that would wait.
-            last: the other item.
+            number: the item that would wait. Only its lane matters.
+            last: the item to wait for.
         """
         return last <= self._waited[self._items[number].instruction.lane]
 
     def wait(self, number: int, *others: int) -> None:
-        """Let an item wait for earlier ones of other lanes, unless its lane already does."""
+        """Let an item wait for earlier items of other lanes, by completion markers.
+
+        No marker is added where `waits` is true.
+
+        Arguments:
+            number: the item that waits.
+            others: the items to wait for; -1 for none.
+        """
         item = self._items[number]
         lane = item.instruction.lane
         for other in others:
@@ -76,5 +88,5 @@ class Draft:
         item.frees.append(mark)
 
     def finished(self) -> Iterator[Instruction]:
-        """Yield all instructions, each lane in its order."""
+        """Yield all instructions; the instructions of each lane are in their order."""
         return (item.finished() for item in self._items)

@@ -24,13 +24,17 @@ _LEAST_PARTS = 1024  # a limit is reduced by at least the budget divided by this
 
 
 def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None = None) -> Program:
-    """The program with swaps. Each period begins and ends with everything on the host.
+    """Add swaps to a program.
+
+    Each period then begins and ends with all weights and optimizer state on the host.
 
     Arguments:
+        habits: properties of the strategy's order.
         sizes: bytes for decisions and proof; None: the figures of `swapping`.
 
     Raises:
-        RefusedError: an operation needs more than the budget, or the program cannot swap.
+        RefusedError: an operation needs more than the budget, values exceed the host's limit, or the program cannot
+            swap.
     """
     check_swaps(program)
     if sizes is None:
@@ -50,10 +54,13 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
 
 
 def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None) -> Program:
-    """Insert swaps so that the budget holds for any timing.
+    """Insert swaps so that every device's budget holds for any timing.
 
-    Messages wait, and values that are swapped beside computation stay longer than the draft assumes. The budget of
-    the draft is therefore reduced by the excess, in growing steps because a small reduction may change no swap.
+    Messages wait, and values that are swapped beside computation stay longer than the draft assumes. So the draft's
+    limit is reduced by the excess over the budget, in growing steps because a small reduction may change no swap.
+
+    Raises:
+        RefusedError: the budget is too small.
     """
     limits, over = {device: swapping.budget_bytes(device) for device in program.devices}, dict[int, float]()
     budgets = {device: budget or 0.0 for device, budget in limits.items()}
@@ -87,7 +94,7 @@ def check_swaps(program: Program) -> None:
     """Refuse a program that cannot swap.
 
     Raises:
-        RefusedError: its updates are late, or its state is sharded.
+        RefusedError: its update rule is not `sync`, or its state is sharded.
     """
     late = [Feature.ASYNCHRONOUS] if program.rule.kind != "sync" else []
     divided = [Feature.SHARD_FULL if s.gathers else Feature.SHARD_OPTIMIZER for s in program.stages if s.sharded]
@@ -95,10 +102,13 @@ def check_swaps(program: Program) -> None:
 
 
 def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
-    """Figures of the plan; None if it has none and needs none.
+    """Bytes of each stage's values, from the figures of the plan.
+
+    Returns:
+        None if policy `task` without a device limit needs no figures, and the plan does not have them for all stages.
 
     Raises:
-        RefusedError: the policy needs bytes that the plan does not have.
+        RefusedError: needed figures are missing, or do not fit the stages.
     """
     if swapping.stages and len(swapping.stages) == len(program.stages):
         stages = program.stages
@@ -115,7 +125,7 @@ def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
 
 
 def _check_lists(program: Program, swapping: Swapping) -> None:
-    """Refuse bytes of a stage with other numbers of buckets or borders than it has."""
+    """Refuse figures of a stage for other numbers of buckets or targets than it has."""
     for s, (stage, said) in enumerate(zip(program.stages, swapping.stages, strict=True)):
         counts = {
             "gradients_bytes": stage.buckets,
@@ -145,7 +155,10 @@ def _swapped(
 
 
 def _through_host(i: Instruction) -> Instruction:
-    """A transfer between the hosts of both ends."""
+    """Turn a send or receive between devices into one between their hosts.
+
+    Other instructions are returned unchanged.
+    """
     if i.kind not in (Kind.SEND, Kind.RECEIVE):
         return i
     reads, writes, frees = (tuple(v._replace(copy=1) for v in row) for row in (i.reads, i.writes, i.frees))

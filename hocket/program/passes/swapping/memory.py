@@ -13,11 +13,11 @@ from hocket.program.passes.swapping.operations import Operation
 
 
 class MemoryBudget:
-    """Used bytes of a budget. Without sizes or a limit there is always room.
+    """Bytes used of a device's limit. Without sizes or a limit there is always room.
 
     Attributes:
-        cleared: the last swap-out that room was waited for, -1 for none. The next value may be brought in only after
-            it.
+        cleared: draft number of the last swap-out that must be over so that there is room, -1 for none. The next value
+            may be swapped in only after it.
     """
 
     def __init__(self, sizes: Sizes | None, device: int, limit: float | None) -> None:
@@ -53,9 +53,9 @@ class MemoryBudget:
         return self._sizes.besides(self._device) + self._level + extra - self._limit
 
     def fits(self, extra: float) -> bool:
-        """True if these bytes fit, if necessary after pending swap-outs.
+        """True if additional bytes fit, if necessary after pending swap-outs.
 
-        Such swap-outs are then waited for, and their bytes are free.
+        The oldest pending swap-outs are then waited for (`cleared`), and their bytes count as free.
         """
         while self.over(extra) > 0 and self._going:
             self.cleared, size = self._going.pop(0)
@@ -71,13 +71,17 @@ class MemoryBudget:
         self._level -= size
 
     def leaving(self, item: int, size: float) -> None:
-        """Note a swap-out beside computation.
+        """Note a swap-out that runs beside computation.
 
-        Its bytes count as used until an item waits for it.
+        Its bytes count as used until `fits` waits for it.
+
+        Arguments:
+            item: number of the swap-out in the draft.
+            size: its bytes.
         """
         self._going.append((item, size))
 
     @property
     def last_leaving(self) -> int | None:
-        """The last swap-out that no item has waited for; None if there is none."""
+        """Draft number of the last swap-out that is not waited for; None if there is none."""
         return self._going[-1][0] if self._going else None

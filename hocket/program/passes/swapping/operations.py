@@ -1,6 +1,7 @@
 """Operations of a compute lane, their tasks, and the next use of each value.
 
-An operation is a group of instructions that run as one.
+An operation is a group of instructions that run as one, such as a load and its forward. A task is one or more
+operations in a row for which a device keeps values, such as the forwards of a pack of layers.
 
 Rules of this file: it reads a compute lane and knows nothing of bytes, copies or lanes of swaps.
 """
@@ -16,12 +17,12 @@ NEVER = 1 << 60
 
 
 class Habits(NamedTuple):
-    """Properties of a strategy's task order that swapping needs.
+    """Properties of a strategy's order that swapping needs.
 
     Attributes:
-        grouping: True if one task runs all microbatches.
+        grouping: True if one task runs all microbatches (input-batch grouping).
         just_in_time: True if an update that directly follows the last backward of its stage belongs to the same task.
-        peer: True if values for peers go directly; False if they go through the host.
+        peer: True if activations and gradients go directly from device to device; False if they go through the hosts.
         forward: number of stages of each forward task; () for one stage each.
     """
 
@@ -32,9 +33,13 @@ class Habits(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Instructions that run as one, their task, and the values that they need.
+    """Instructions that run as one.
 
     These are load and forward, recomputed forward and backward, an update, or a norm.
+
+    Attributes:
+        task: key of the operation's task. Consecutive operations with equal keys are one task.
+        needs: values that must be on the device when the operation begins.
     """
 
     instructions: tuple[Instruction, ...]
@@ -63,7 +68,7 @@ class Operations:
         return self._all[number]
 
     def end_of_task(self, number: int) -> int:
-        """Last operation of the task that an operation belongs to."""
+        """Number of the last operation of an operation's task."""
         return self._ends[number]
 
     def next_use(self, value: Value, number: int) -> int:

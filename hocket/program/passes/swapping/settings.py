@@ -13,7 +13,7 @@ from hocket.program.program import Program
 from hocket.util.units import show_bytes, show_count
 
 POLICIES = ("task", "next_use", "lru")
-"""Values that are evicted when others need a device's memory.
+"""Policies that choose the values to evict when others need a device's memory.
 
 - task: all values that no later operation of the same task uses; between tasks, all values. This is the assumption of
   Harmony (HotOS 2021), section 3.
@@ -25,13 +25,14 @@ POLICIES = ("task", "next_use", "lru")
 
 @dataclass(frozen=True)
 class StageSwap:
-    """Bytes of one stage's values and of its instructions' working memory.
+    """Bytes of one stage's values, and of its instructions' working memory.
 
     Each figure is the maximum over the stage's microbatches.
 
     Attributes:
-        weights_bytes, optimizer_bytes, stash_bytes, input_bytes: one value of that kind.
-        gradients_bytes: gradients of each bucket.
+        weights_bytes, optimizer_bytes, stash_bytes, input_bytes: one value of that kind (stash: saved activations of a
+            microbatch).
+        gradients_bytes: weight gradients of each bucket.
         activations_bytes, activation_gradients_bytes: values for each target stage, in the order of the targets.
         load_bytes ... step_bytes: maximum bytes that such an instruction adds to its device's memory while it runs.
         buffers_bytes: constant bytes.
@@ -69,10 +70,10 @@ class Swapping:
         device_bytes: maximum bytes of a device, proved for the program; or one maximum for each device, by its number.
             None: no limit (policy `task` only).
         host_bytes: maximum bytes of a device's copies on the host, proved for the program; None: no limit here.
-        prefetch: number of operations ahead for which values are swapped in, beside computation. 0 swaps a value in
-            when it is missing, as by a page fault.
-        writes_clean: True if evicted values are written to the host even if it has the same copy; policy `lru` always
-            does this.
+        prefetch: number of later operations (forwards, backwards, updates) with values that are swapped in ahead,
+            beside computation. 0 swaps a value in when it is missing, as by a page fault.
+        writes_clean: True if an evicted value is written to the host even if the host has the same copy; policy `lru`
+            always does this.
         stages: bytes on which decisions are based; () if policy `task` needs none.
     """
 
@@ -101,7 +102,7 @@ class Swapping:
             raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
 
     def describe(self) -> str:
-        """Description in one line."""
+        """Description of these settings in one line."""
         limits = self.device_bytes if isinstance(self.device_bytes, tuple) else (self.device_bytes,)
         each = ", ".join("any bytes" if limit is None else show_bytes(limit) for limit in limits)
         ahead = f", {show_count(self.prefetch, 'operation')} ahead" if self.prefetch else ""
@@ -113,7 +114,7 @@ class Swapping:
         return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
 
 
-# Figures of a stage for the instructions of a kind while they run, and for values of a kind.
+# Attributes of StageSwap: for instructions of each kind while they run, and for values of each kind.
 _HELD = {
     Kind.LOAD: "load_bytes", Kind.FORWARD: "forward_bytes", Kind.BACKWARD: "backward_bytes", Kind.NORM: "norm_bytes",
     Kind.STEP: "step_bytes",
@@ -126,14 +127,20 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class StageSizes:
-    """Sizes for memory_bound/footprint.py, from the figures in the plan."""
+    """Sizes for memory_bound/footprint.py, from the figures in the plan.
+
+    Attributes:
+        stages: figures of each stage.
+        targets: for each stage, its target stages.
+        hosted: for each stage, its devices.
+    """
 
     stages: tuple[StageSwap, ...]
     targets: tuple[tuple[int, ...], ...]
     hosted: tuple[tuple[int, ...], ...]  # by stage, its devices
 
     def value(self, value: Value, device: int) -> float:
-        """Bytes of a value on a device, or on its host."""
+        """Bytes of a value, equal on the device and on its host."""
         stage = self.stages[value.stage]
         if plain := _PLAIN.get(value.what):
             plain_bytes: float = getattr(stage, plain)
@@ -148,7 +155,7 @@ class StageSizes:
         return 0.0
 
     def held(self, instruction: Instruction) -> float:
-        """Maximum bytes that an instruction adds while it runs."""
+        """Maximum bytes that an instruction adds to device memory while it runs."""
         if held := _HELD.get(instruction.kind):
             held_bytes: float = getattr(self.stages[instruction.stage], held)
             return held_bytes
@@ -160,16 +167,16 @@ class StageSizes:
         return False
 
     def besides(self, device: int) -> float:
-        """Bytes of buffers."""
+        """Bytes of the buffers of all stages on a device."""
         return sum(
             stage.buffers_bytes for stage, devices in zip(self.stages, self.hosted, strict=True) if device in devices
         )
 
 
 def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
-    """Sizes of every stage of a program without swaps.
+    """Figures of every stage of a program without swaps, for a plan.
 
-    Each is the maximum over values and devices.
+    Each figure is the maximum over values and devices.
     """
     plain: list[dict[str, float]] = [{} for _ in program.stages]
     gradients = [[0.0] * stage.buckets for stage in program.stages]

@@ -37,7 +37,12 @@ _NORMALISED = {
 def normalised_throughput(
     throughputs: Mapping[str, Mapping[str, float]], on_demand: Mapping[str, float] = ON_DEMAND["gcp", "us-west1"]
 ) -> tuple[PriceFigure, ...]:
-    """Table 6.1: throughput, and throughput per dollar, relative to K80."""
+    """Table 6.1: throughput, and throughput per dollar, relative to K80.
+
+    Arguments:
+        throughputs: steps per second, by model and accelerator.
+        on_demand: dollars per hour, by accelerator.
+    """
     rows = []
     for model, (published, published_dollar) in _NORMALISED.items():
         steps = throughputs.get(model, {})
@@ -54,7 +59,10 @@ def normalised_throughput(
 def transfer_share(spot_v100_usd_per_hour: float, hours: float = 160.0) -> tuple[PriceFigure, ...]:
     """Table 6.2: cost of one transfer, in percent of the training cost.
 
-    Transfers are of a data set or a model; training is 160 hours on a V100.
+    Transfers are of a data set or a model.
+
+    Arguments:
+        hours: duration of the training on a V100.
     """
     compute = spot_v100_usd_per_hour * hours
     here, there = PriceKey("aws", "us-east-1", "", ""), PriceKey("azure", "us-east", "", "")
@@ -75,6 +83,9 @@ def spot_reduction(
     """Table 6.3: on-demand price over the lowest spot price.
 
     Only instances with one accelerator count.
+
+    Arguments:
+        on_demand: dollars per hour by accelerator, for each (cloud, region).
     """
     rows = []
     for (cloud, region), prices in on_demand.items():

@@ -33,7 +33,13 @@ ONCE_A_DAY = Moving(every_s=DAY_S)
 
 @dataclass(frozen=True)
 class VariationSource:
-    """Source of price variation: allowed offers, and moves of the job."""
+    """Source of price variation, which a stage of the analysis adds.
+
+    Attributes:
+        name: label of the stage.
+        takes: predicate of the offers that the job may use in this stage.
+        moving: settings for moves of the job.
+    """
 
     name: str
     takes: Callable[[Offer], bool]
@@ -71,7 +77,7 @@ WIDE = (
 
 
 def begins(first_s: float = FIRST_BEGIN_S, count: int = BEGINS) -> tuple[float, ...]:
-    """Start days of a job, in seconds since 1970."""
+    """Start times of a job on consecutive days, in seconds since 1970."""
     return tuple(first_s + DAY_S * day for day in range(count))
 
 
@@ -82,7 +88,7 @@ def journeys(
 
     Arguments:
         market: offers with their price series.
-        speed: steps per second by accelerator.
+        speed: steps per second of the job, by accelerator.
         days: length of the job, in days on a V100.
         stage: offers that the job may use, and when it may move.
         begins_s: start times, in seconds since 1970.
@@ -103,7 +109,8 @@ def cost_reduction(
     """Figure 6.5: cost reduction of each stage relative to the first stage.
 
     Arguments:
-        days: length of the job, in V100-days; 4 by default.
+        throughputs: steps per second, by model and accelerator.
+        days: length of the job, in days on a V100.
     """
     rows = []
     for model in models:
@@ -131,7 +138,12 @@ def duration_effect(
 ) -> tuple[PriceFigure, ...]:
     """Figure 6.6: savings of moving against staying, by job length.
 
-    The job stays at the best place at the start. Lengths are in V100-days.
+    Without moves, the job stays at the place that is best at the start.
+
+    Arguments:
+        throughputs: steps per second, by model and accelerator.
+        stages: stage without moves, and stage with moves.
+        days: lengths of the job, in days on a V100.
     """
     rows = []
     for model in models:
@@ -147,5 +159,5 @@ def duration_effect(
 
 
 def with_moving(stage: VariationSource, moving: Moving) -> VariationSource:
-    """Same offers with other moves: costly checkpoints, or rarer checks."""
+    """Stage with other settings for moves, such as costly checkpoints or rarer checks."""
     return replace(stage, moving=moving)

@@ -1,4 +1,7 @@
-"""Shared field parsers: times, dollars, counts, accelerator names, zones."""
+"""Shared field parsers: times, dollars, counts, accelerator names, zones.
+
+The argument `place` is the location of the field, such as a file and a line, for the error message.
+"""
 
 import csv
 import re
@@ -22,7 +25,7 @@ def moment(text: str, place: str) -> float:
     Example: 2020-02-20T23:21:08.000Z.
 
     Raises:
-        InputError: any other text.
+        InputError: not such a time, or a time before 1970.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -35,10 +38,13 @@ def moment(text: str, place: str) -> float:
 
 
 def day(text: str, place: str) -> float:
-    """Seconds since 1970 of the start of a day in UTC, from month/day/year.
+    """Parse a date such as 2/24/2020 (month/day/year).
+
+    Returns:
+        Start of the day in UTC, in seconds since 1970.
 
     Raises:
-        InputError: any other text.
+        InputError: not such a date, or a date before 1970.
     """
     try:
         found = datetime.strptime(text, "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
@@ -50,10 +56,10 @@ def day(text: str, place: str) -> float:
 
 
 def dollars(text: str, place: str) -> float:
-    """Price of at least a millionth of a dollar, with or without a dollar sign.
+    """Parse a price in dollars, with or without a dollar sign.
 
     Raises:
-        InputError: any other text.
+        InputError: not such a price, or one below a millionth of a dollar.
     """
     bare = text.strip().removeprefix("$")
     value = float(bare) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?|\.[0-9]{1,20}", bare) else 0.0
@@ -63,10 +69,10 @@ def dollars(text: str, place: str) -> float:
 
 
 def count(text: str, place: str) -> float:
-    """Number of accelerators, > 0; some clouds sell fractions.
+    """Parse a number of accelerators, > 0; some clouds sell fractions.
 
     Raises:
-        InputError: any other text.
+        InputError: not such a number.
     """
     value = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) else 0.0
     if not 0 < value < inf:
@@ -75,7 +81,7 @@ def count(text: str, place: str) -> float:
 
 
 def accelerator(text: str, place: str) -> str:
-    """Normalized name, such as v100 for 'nvidia-tesla-v100' and 'V100'.
+    """Normalized accelerator name: v100 for 'nvidia-tesla-v100' and 'V100'.
 
     Raises:
         InputError: not a name.
@@ -91,8 +97,11 @@ def region_of(zone: str, cloud: str, place: str) -> str:
 
     Examples: us-east-1 for us-east-1b (AWS), us-west1 for us-west1-b (Google).
 
+    Arguments:
+        cloud: aws or gcp.
+
     Raises:
-        InputError: not a zone of this cloud.
+        InputError: not a zone of this cloud, or an unknown cloud.
     """
     form = {"aws": r"([a-z]{2}(?:-[a-z]+)+-\d+)[a-z]", "gcp": r"([a-z]+-[a-z]+\d+)-[a-z]"}.get(cloud)
     if form is None:
@@ -104,12 +113,18 @@ def region_of(zone: str, cloud: str, place: str) -> str:
 
 
 def attached(accelerators: float, name: str) -> str:
-    """Instance type where accelerators attach to any machine, such as 4xv100."""
+    """Name of an instance type for clouds without such names, such as 4xv100.
+
+    On these clouds, accelerators attach to any machine.
+    """
     return f"{accelerators:g}x{name}"
 
 
 def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """Header of a CSV file, and its rows with line numbers.
+
+    Arguments:
+        needed: names of columns that the header must have.
 
     Raises:
         InputError: an unreadable file, a missing or duplicate column, or a row of another length.

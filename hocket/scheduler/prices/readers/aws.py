@@ -34,7 +34,10 @@ INSTANCES = {
 
 
 def instance_of(cloud: str, accelerator: str, accelerators: float) -> str:
-    """Instance type with this many accelerators; a form such as 4xv100 if unnamed."""
+    """Name of the instance type with this many accelerators.
+
+    A form such as 4xv100 if it has no name (only AWS's are known), and "unknown" without an accelerator.
+    """
     names = {(kind, float(held)): name for name, (kind, held) in INSTANCES.items()} if cloud == "aws" else {}
     found = names.get((accelerator, accelerators))
     return found or (attached(accelerators, accelerator) if accelerator else "unknown")
@@ -65,10 +68,10 @@ def read(
     product: str = "Linux/UNIX",
     instances: Mapping[str, tuple[str, float]] = INSTANCES,
 ) -> tuple[Offer, ...]:
-    """Offers from files, which may overlap; other products are ignored.
+    """Spot offers from files, which may overlap.
 
     Arguments:
-        product: operating system of the price.
+        product: operating system of the prices; prices for other ones are ignored.
         instances: accelerator and number of accelerators, by instance type.
 
     Raises:
@@ -92,7 +95,12 @@ def _take(
     instances: Mapping[str, tuple[str, float]],
     changes: dict[PriceKey, dict[float, float]],
 ) -> None:
-    """Add the changes of one file."""
+    """Add the price changes of one file.
+
+    Arguments:
+        history: content of the file.
+        changes: dollars per hour by time, for each key; updated.
+    """
     for number, change in enumerate(history.SpotPriceHistory):
         if change.ProductDescription != product:
             continue

@@ -21,7 +21,7 @@ def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
     """Accelerator and number of accelerators, by instance type.
 
     Raises:
-        InputError: with the line of the first mistake.
+        InputError: an invalid file; the message names the line of the first mistake.
     """
     header, rows = table(path, ("Instance", "GPU type", "# GPUs"))
     name, kind, number = (header.index(column) for column in ("Instance", "GPU type", "# GPUs"))
@@ -35,10 +35,14 @@ def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
 
 
 def read(paths: Iterable[str | Path], instances: Mapping[str, tuple[str, float]]) -> tuple[Offer, ...]:
-    """Offers of regions; the region is the file name, with '-' for '_'.
+    """Spot offers of regions; the region is the file name, with '-' for '_'.
+
+    Arguments:
+        paths: one price list per region.
+        instances: accelerator and number of accelerators, by instance type.
 
     Raises:
-        InputError: with the file, the line and the field of the first mistake.
+        InputError: an invalid file; the message names the file, the line and the field of the first mistake.
     """
     return tuple(offer for path in paths for offer in _read_region(Path(path), instances))
 

@@ -23,8 +23,12 @@ def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offe
 
     An offer that a later version does not list is not on sale from then on.
 
+    Arguments:
+        versions: file of each version, and its time in seconds since 1970.
+
     Raises:
-        InputError: with the file, the line and the field of the first mistake; or two versions with one time.
+        InputError: an invalid file (the message names the file, the line and the field), two versions with one time,
+            or versions that contradict each other.
     """
     kinds: dict[PriceKey, tuple[str, float]] = {}
     found: dict[PriceKey, tuple[dict[float, float], dict[float, float]]] = {}
@@ -53,7 +57,10 @@ def _series(values: dict[float, float], key: PriceKey) -> Series | None:
 
 
 def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, float, float, float]]:
-    """Accelerator, number, on-demand price and spot price, by key; nan for no price."""
+    """Accelerator, number of accelerators, on-demand price and spot price, by key.
+
+    Prices are dollars per hour; nan for no price.
+    """
     header, rows = table(path, _NEEDED)
     at = {name: header.index(name) for name in (*_NEEDED, "AvailabilityZone") if name in header}
     found: dict[PriceKey, tuple[str, float, float, float]] = {}

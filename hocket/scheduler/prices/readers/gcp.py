@@ -28,12 +28,12 @@ _LINE = re.compile(r"Zone: (\S+), GPU type: (\S+), Number of GPUs: (\S+), Price 
 
 
 def read(paths: Iterable[str | Path]) -> tuple[Offer, ...]:
-    """Offers from files.
+    """Spot offers from files.
 
     Accelerators attach to any machine, so types have names such as 4xv100.
 
     Raises:
-        InputError: with the file and the line of the first mistake; or a file name that is not a time.
+        InputError: an invalid line (the message names the file and the line), or a file name that is not a time.
     """
     return Market.of(offer for path in paths for offer in _read_look(Path(path))).offers
 

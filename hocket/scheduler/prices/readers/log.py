@@ -47,7 +47,7 @@ class _Line(NamedTuple):
 
 @dataclass
 class _Slot:
-    """State of one instance kind in one zone while reading."""
+    """Instances of one kind (accelerator and number) in one zone, while reading."""
 
     zone: str
     kind: tuple[str, float]
@@ -64,9 +64,12 @@ class _Slot:
 def read(path: str | Path, cloud: str) -> tuple[Availability, ...]:
     """Availability of each instance kind in each zone, sorted by key.
 
+    Arguments:
+        cloud: aws or gcp.
+
     Raises:
-        InputError: with the line of the first mistake: an unknown line, decreasing times, or an instance without a
-            creation.
+        InputError: an empty file, an unknown line, decreasing times, or an instance without a creation; the message
+            names the line.
     """
     lines = list(_lines(path, cloud))
     if not lines:

@@ -48,7 +48,7 @@ def read_market(folder: str | Path) -> Market:
 
 
 def read_availability(folder: str | Path) -> tuple[tuple[str, tuple[Availability, ...]], ...]:
-    """Name and availability of each log and trace; empty without such files.
+    """Name and availabilities of each log and spot trace; empty without such files.
 
     Raises:
         InputError: an invalid file.

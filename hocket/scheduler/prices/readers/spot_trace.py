@@ -43,7 +43,7 @@ class _Trace:
 
 
 def read(path: str | Path, instances: int = 1) -> Availability:
-    """Times at which at least `instances` instances were available.
+    """Availability of at least `instances` instances, from a trace.
 
     Raises:
         InputError: a file name or content in another form.

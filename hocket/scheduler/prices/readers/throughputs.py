@@ -18,12 +18,12 @@ from hocket.util.files import read_text
 
 
 def read(path: str | Path) -> dict[str, dict[str, float]]:
-    """Steps per second of each model alone, by model and type.
+    """Steps per second of each model alone, by model and accelerator type.
 
     Types that cannot run the model are omitted.
 
     Raises:
-        InputError: with the path of the first invalid key.
+        InputError: invalid content; the message names the path of the first invalid key.
     """
     found: dict[str, dict[str, float]] = {}
     for kind, models in _mapping(parse_json(read_text(path, MAX_TEXT_BYTES), str(path)), str(path)).items():

@@ -1,1 +1,1 @@
-"""Dual decomposition of large separable programs."""
+"""Dual decomposition of large linear programs in which jobs share only workers."""

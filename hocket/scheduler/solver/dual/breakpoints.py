@@ -1,8 +1,8 @@
-"""Breakpoints: each job's best options at given worker prices.
+"""Breakpoints: each job's cheapest mix of two options at given worker prices.
 
-At given prices, each column of a job, and idling, is a point (throughput, cost). The cheapest way to reach a
-throughput lies on the lower edge of the points' convex hull, between two of them. This is computed at once for
-thousands of jobs, together with the price change that would move a job to another edge.
+At given prices, each option of a job (a column, or idling) is a point (throughput, cost). The cheapest way to reach a
+demand is a point on the lower boundary of their convex hull: a mix of the two options at the ends of a hull edge. The
+edges are computed at once for thousands of jobs, together with the price change that would move a job to another edge.
 Source: Lagrangian relaxation of the shared constraints; the hull by gift wrapping (Jarvis 1973).
 """
 
@@ -15,15 +15,15 @@ _SAME = 1e-13  # relative tolerance of equal costs
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Hull edge of each job, between two options.
+    """Hull edge of each job, between two of its options; arrays by job.
 
-    Options are columns, with idling as the last. Both options are equal if the job exceeds its demand.
+    Options are the columns, followed by idling. Both options are equal if a job's cheapest option meets its demand.
 
     Attributes:
-        low, high: the two options.
-        rate: cost of one more unit of throughput.
-        time: value of one unit of time.
-        begins, length: start and length of the edge, in throughput.
+        low, high: the options with the lower and the higher throughput.
+        rate: cost of one more unit of throughput (slope of the edge).
+        time: price of one unit of the job's time.
+        begins, length: throughput of option `low`, and from there to option `high`.
     """
 
     low: np.ndarray
@@ -34,9 +34,9 @@ class Edges:
     length: np.ndarray
 
     def part(self, asked: np.ndarray) -> np.ndarray:
-        """Fraction of time on the higher option for a demand.
+        """Fraction of time on option `high` that meets a demand, by job.
 
-        Outside 0 to 1 if the demand is beyond the edge.
+        Below 0 or above 1 if the demand is beyond the edge; 0 if both options are equal.
         """
         single = self.low == self.high
         return np.where(single, 0.0, (asked - self.begins) / np.where(single, 1.0, self.length))
@@ -46,9 +46,10 @@ def edges(does: np.ndarray, costs: np.ndarray, asked: np.ndarray) -> Edges:
     """Cheapest edge of each job for its demand.
 
     Arguments:
-        does, costs: throughput and cost per unit of time; shape (jobs, options), the last option is idling; infinite
-            cost for missing options.
-        asked: demand of each job; capped at its best option.
+        does, costs: throughput and cost per unit of time; shape (jobs, options). The last option is idling. A column
+            where the job cannot run has an infinite cost.
+        asked: demand of each job, in units of throughput; a larger one than the best option's counts as the best
+            option's.
     """
     every = np.arange(len(does))
     least = costs.min(axis=1)
@@ -73,10 +74,12 @@ def edges(does: np.ndarray, costs: np.ndarray, asked: np.ndarray) -> Edges:
 
 
 def reach(found: Edges, does: np.ndarray, costs: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Price change that moves each job to another edge; shape (jobs,).
+    """Smallest price change that may move each job to another edge; shape (jobs,).
 
     Arguments:
-        moves: maximum change of option costs per unit of price change; shape (jobs, options).
+        found: current edges.
+        does, costs: throughput and cost of each option, as for `edges`.
+        moves: maximum change of each option's cost per unit of price change; shape (jobs, options).
     """
     every = np.arange(len(does))
     single = found.low == found.high

@@ -1,12 +1,12 @@
 """Dual decomposition for many distinct jobs and few worker types.
 
-Jobs share only the workers. At given worker prices, one per type, each job is on a hull edge of its own
-(breakpoints.py); at the right prices, all workers are used. Near these prices, few jobs are tied, i.e. may change
-edges; the others are fixed. A small program of the tied jobs, valid while prices stay in a box, gives the best prices
-in the box. If they are inside the box, they are optimal, because the total cost is concave in prices. Otherwise the
-box is rebuilt around them.
+Jobs share only the workers. At given worker prices, one per type, each job has a cheapest mix of two options, its hull
+edge (breakpoints.py). At the right prices, all workers are used. Near these prices, few jobs are tied, i.e. may change
+edges; the others stay on their edges. A small linear program of the tied jobs, valid while the prices stay in a box,
+gives the best prices in the box. If these are in the interior of the box, they are optimal, because the total cost is
+concave in the prices. Otherwise the box is rebuilt around them.
 
-Initial prices come from the same program for every fourth job and a fourth of the workers.
+Initial prices come from the same program with every fourth job and a fourth of the workers.
 Source: the boxstep method (Marsten, Hogan and Blankenship 1975).
 """
 
@@ -21,11 +21,11 @@ from hocket.scheduler.solver.dual.separable_program import Common, Settled, Stan
 from hocket.scheduler.solver.lp.linear_program import Infeasible, SolverTrouble
 
 _TIED = 160  # tied jobs in a small program
-_STRIDE = 4  # initial prices come from every such job
-_STEPS = 60
+_STRIDE = 4  # initial prices come from every job with an index that is a multiple of this
+_STEPS = 60  # maximum number of boxes
 _MORE = 1.15  # growth of the small program between boxes
-_TURNS = 20
-_DEAR = 30.0  # initial price limit, as a multiple of a job's cost
+_TURNS = 20  # maximum number of Newton steps for the level
+_DEAR = 30.0  # upper price limit, as a multiple of the cost scale or the largest price, if all jobs are tied
 _FLOOR = 0.02  # minimum box width, as a part of the largest price
 _WIDEST = 1e3  # maximum box width, as a multiple of prices: no other job changes edges
 _SMALL = 1e-9  # relative tolerance of demands and values
@@ -35,8 +35,8 @@ def settled(common: Common, place: str, start: Stand | None = None) -> Settled:
     """Solve the program.
 
     Arguments:
-        place: name for messages.
-        start: initial prices and level; None to compute them.
+        place: name of the program in error messages.
+        start: initial worker prices and level; None to compute them.
 
     Raises:
         Infeasible: the constraints are infeasible.
@@ -51,14 +51,15 @@ def settled(common: Common, place: str, start: Stand | None = None) -> Settled:
 
 
 def stands(common: Common, prices: np.ndarray) -> Edges:
-    """Edges of the jobs at given type prices and level 0."""
+    """Hull edge of each job at given worker prices and level 0."""
     return edges(common.does_or_idles, common.dear(prices), common.asked)
 
 
 def _prices(common: Common, place: str) -> Stand:
-    """Prices for a subset of jobs, as far as they are found.
+    """Best worker prices found for a subset of the jobs.
 
-    A fraction of the workers may be infeasible for the subset although all workers suffice for all jobs.
+    They may not be optimal: a fraction of the workers may be too few for the subset, although all workers suffice for
+    all jobs.
     """
     jobs = len(common.does)
     if jobs > 2 * _TIED:
@@ -91,10 +92,14 @@ class _Search:
         self._forced = np.zeros(len(common.does), dtype=bool)
 
     def settled(self, tied: int) -> Settled:
-        """Solve boxes until the best prices are inside one.
+        """Solve small programs until the best prices are in the interior of a box.
 
         Arguments:
             tied: number of jobs in the first small program.
+
+        Raises:
+            Infeasible: the constraints are infeasible.
+            SolverTrouble: no solution after the maximum number of boxes, or the solver failed.
         """
         common = self._common
         jobs = len(common.does)
@@ -114,11 +119,15 @@ class _Search:
         raise SolverTrouble(f"{self._place}: no solution after {_STEPS} boxes")
 
     def _lay(self) -> tuple[np.ndarray, Edges]:
-        """Costs and edges at the lower bound of the level that the prices prove.
+        """Option costs and hull edges at the current prices, and the level they prove.
 
-        At that level, the total payment of all jobs equals the value of the workers; the payment is convex in the
-        level. If there is a level, nothing else has a cost, so prices are only determined up to a factor. The factor
-        is chosen to give the level its cost.
+        The current prices prove a lower bound of the level, which becomes the current level. There, the total payment
+        of all jobs equals the price of all workers; the payment is convex in the level. In a program with a level,
+        nothing else has a cost, so prices are only determined up to a factor. The factor is chosen to give the level
+        its cost.
+
+        Raises:
+            Infeasible: the prices prove that a program without a level is infeasible.
         """
         common, prices = self._common, self.stand.prices
         # A start from another program may have a level outside the bounds of this program.
@@ -145,13 +154,19 @@ class _Search:
         return costs, at
 
     def _box(self, costs: np.ndarray, at: Edges, tied: int) -> tuple[np.ndarray, Box]:
-        """Tied jobs, and a price box in which no other job changes edges."""
+        """Indices of the tied jobs, and a price box in which no other job changes edges.
+
+        Arguments:
+            costs: cost of each option at the current prices; shape (jobs, options).
+            at: current hull edges.
+            tied: minimum number of tied jobs.
+        """
         common, prices = self._common, self.stand.prices
         jobs, dearest = len(common.does), float(prices.max(initial=0.0))
         wide = np.maximum(prices, max(_FLOOR * dearest, _SMALL * self._scale))
         moves = np.append(wide, 0.0)[common.type_or_none] * common.size[:, None]
         far = np.where(self._forced, -1.0, reach(at, common.does_or_idles, costs, moves))
-        # If some jobs are tied at any price change, more are needed, or the box has no interior.
+        # Jobs at distance 0 change edges at any price change. Without further tied jobs, the box has no interior.
         tied = max(tied, int((far <= _SMALL).sum()) + _TIED // 2)
         if tied >= jobs:
             most = np.full(len(prices), _DEAR * max(self._scale, dearest))

@@ -1,6 +1,6 @@
-"""Programs with thousands of groups, one row each, that share only workers.
+"""Linear programs of hundreds or thousands of job groups that share only workers.
 
-They are solved by dual decomposition (dual_decomposition.py).
+Each group has one demand row. The programs are solved by dual decomposition (dual_decomposition.py).
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,21 @@ from hocket.scheduler.solver.dual.separable_program import Basic, Common, Stand
 from hocket.scheduler.solver.lp.linear_program import Basis, Infeasible, Solution, SolverTrouble
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
-MANY = 400  # minimum number of groups; smaller programs are as fast in one solve
+MANY = 400  # minimum number of groups; smaller programs are as fast with HiGHS alone
 _MOST_COLUMNS = 16
-_GAP = 1e-7
+_GAP = 1e-7  # relative tolerance of the duality gap
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 
 @dataclass(frozen=True, eq=False)
 class GroupRows:
-    """One row per group: throughput in units of `unit` >= asked + slope * level.
+    """One demand row per group: throughput / unit >= asked + slope * level.
+
+    The throughput is that of one job. The level is a variable of the whole program.
 
     Attributes:
-        unit: steps per second that count as 1, by group.
-        asked, slope: demand at level 0, and change of the demand with the level, by group.
+        unit: unit of throughput in steps per second, by group.
+        asked, slope: demand at level 0, and change of the demand per unit of level, by group.
     """
 
     unit: np.ndarray
@@ -33,7 +35,7 @@ class GroupRows:
 
 
 def many(shares: AllocationVariables) -> bool:
-    """True if there are enough groups for dual decomposition to be faster."""
+    """True if dual decomposition is faster: many groups, few columns, and no pairs."""
     alone = not (shares.second >= 0).any()
     return alone and shares.groups >= MANY and len(shares.snapshot.columns) <= _MOST_COLUMNS
 
@@ -46,18 +48,19 @@ def solve(
     level: tuple[float, float] | None = None,
     start: Stand | None = None,
 ) -> tuple[Solution, Stand] | None:
-    """Minimize the cost, or the level if there is one.
-
-    The level is then the last variable.
+    """Minimize the cost, or the level if the program has one.
 
     Arguments:
-        place: name for messages.
-        cost: cost of the variables.
-        level: lower and upper bound of the level.
+        shares: groups and variables, without pairs.
+        rows: demand row of each group.
+        place: name of the program in error messages.
+        cost: cost of each variable; None to minimize the level.
+        level: lower and upper bound of the level; None for no level. The level is the last variable of the solution.
+        start: initial worker prices and level; None to compute them.
 
     Returns:
-        The solution, and a start for the next call; None if the method finds no solution. Duals are of the limits,
-            then one row per group. The bound is valid for any level.
+        The solution, and a start for the next call; None if the method finds no solution. The duals are those of
+            `shares.limits`, followed by one per demand row. The bound is valid for any level.
 
     Raises:
         Infeasible: the constraints are infeasible.
@@ -85,9 +88,12 @@ def solve(
 def shown(
     shares: AllocationVariables, rows: GroupRows, prices: np.ndarray, cost: np.ndarray | None = None
 ) -> np.ndarray:
-    """Duals at given type prices and level 0.
+    """Row duals at given worker prices and level 0.
 
-    Without costs, the rates are scaled to a sum of 1, as at a minimum level.
+    Arguments:
+        prices: price of a worker of each type.
+        cost: cost of each variable. If it is None, the duals are scaled so that those of the demand rows add up to 1,
+            as they do at a minimum level.
     """
     common = _common(shares, rows, cost, None)
     found = stands(common, prices)
@@ -109,7 +115,7 @@ def _common(
 
 
 def _basis(shares: AllocationVariables, basic: Basic, level: bool) -> Basis:
-    """Basis states of variables, with the level last, and of rows."""
+    """Basis of a solution; the last variable is the level, if there is one."""
     columns = np.where(basic.parts[shares.first, shares.column], _BASIC, _AT_LOWER)
     limits = np.where(np.concatenate([basic.time, basic.types]), _BASIC, _AT_UPPER)
     rows = np.append(limits, np.where(basic.asks, _BASIC, _AT_LOWER))

@@ -1,7 +1,8 @@
-"""Small program of the jobs that may change edges while prices are in a box.
+"""Small linear program of the tied jobs, which may change edges in a price box.
 
-The other jobs stay on their edges; their worker usage is known and changes only with the level. Prices stay in the
-box because extra workers are available at the upper prices and idle workers are paid the lower prices.
+The other jobs stay on their hull edges (breakpoints.py). Their worker usage is known, and changes only with the level.
+The duals of the worker types are the prices. They stay in the box, because extra workers can be bought at the upper
+prices, and idle workers are sold at the lower prices.
 Source: as dual_decomposition.py.
 """
 
@@ -14,14 +15,19 @@ from hocket.scheduler.solver.dual.separable_program import Basic, Common, Settle
 from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, solve
 
 _SMALL = 1e-9  # tolerance of surplus workers and of distances from an edge
-_NOTHING = 2e-9  # part of the total value
-_NO_END = 1e12  # workers: larger than any cluster
+_NOTHING = 2e-9  # value of idle workers that counts as 0, as a fraction of the total value
+_NO_END = 1e12  # upper bound of extra and idle workers: larger than any cluster
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Lower and upper prices of types, and the level of the current edges."""
+    """Range of worker prices.
+
+    Attributes:
+        least, most: lower and upper price of a worker of each type.
+        level: level at which the hull edges were computed.
+    """
 
     least: np.ndarray
     most: np.ndarray
@@ -29,13 +35,15 @@ class Box:
 
 
 class Tied:
-    """Small program of the tied jobs."""
+    """Small linear program of the tied jobs, with prices in a box."""
 
     def __init__(self, common: Common, box: Box, at: Edges, active: np.ndarray, place: str) -> None:
         """
         Arguments:
-            at: edges of all jobs.
-            active: jobs in the program, in order.
+            common: program of all jobs.
+            at: hull edges of all jobs.
+            active: indices of the tied jobs, ascending.
+            place: name of the program in error messages.
         """
         self._common, self._box, self._at, self._active, self._place = common, box, at, active, place
         self._others = np.ones(len(common.does), dtype=bool)
@@ -48,8 +56,8 @@ class Tied:
         """Solve the program.
 
         Returns:
-            The solution, if no other prices are better and all jobs are on their edges, else None; the best prices
-                and level; the distance of each job from its edge.
+            Solution of the whole program, or None if prices outside the box may be better or jobs are off their
+                edges; best prices and level in the box; distance of each job from its edge, 0 for tied jobs.
         """
         common, box = self._common, self._box
         count, types, width = len(self._active), len(common.workers), len(self._own)
@@ -77,7 +85,7 @@ class Tied:
         every, of_types, index = np.arange(count), np.arange(types), np.arange(width)
         load, more = self._loads()
         room = common.workers - load
-        # Variables: fractions of time; surplus and missing workers; the level up and down.
+        # Variables: fractions of time; extra and idle workers of each type; increase and decrease of the level.
         type_rows = 2 * count + of_types
         rows = [self._own, count + self._own, 2 * count + common.type_of[column], type_rows, type_rows]
         columns = [index, index, index, width + of_types, width + types + of_types]
@@ -107,7 +115,7 @@ class Tied:
         return solve(program, self._place, self._began(len(costs), room), primal=True)
 
     def _loads(self) -> tuple[np.ndarray, np.ndarray]:
-        """Workers of each type used by the other jobs, and the change with the level."""
+        """Workers by type used by the jobs not tied, and the change per unit of level."""
         common, at, rest = self._common, self._at, np.flatnonzero(self._others)
         low, high, part = at.low[rest], at.high[rest], at.part(self._asked)[rest]
         step = np.zeros(len(rest))
@@ -116,7 +124,12 @@ class Tied:
         return load, common.load(rest, high, step) - common.load(rest, low, step)
 
     def _began(self, columns: int, room: np.ndarray) -> Basis:
-        """Initial basis: each job on its edge, with slack for surplus or missing workers."""
+        """Initial basis: each tied job on its edge, and extra or idle workers for balance.
+
+        Arguments:
+            columns: number of columns of the program.
+            room: workers of each type that the other jobs leave.
+        """
         common, active, at = self._common, self._active, self._at
         types, width = len(room), len(self._own)
         low, high, part = at.low[active], at.high[active], at.part(self._asked)[active]
@@ -130,7 +143,13 @@ class Tied:
         return states, np.concatenate([asks, time, np.full(types, _AT_LOWER)]).astype(np.int8)
 
     def _settled(self, answer: Solution, stand: Stand, part: np.ndarray) -> Settled:
-        """Solution and basis of all jobs, from the small program and the edges."""
+        """Solution and basis of the whole program.
+
+        Arguments:
+            answer: solution of the small program.
+            stand: best prices and level.
+            part: fraction of time of each job on the higher option of its edge.
+        """
         common, at, active = self._common, self._at, self._active
         count, types, width = len(active), len(common.workers), len(self._own)
         rest, every = np.flatnonzero(self._others), np.arange(len(common.does))

@@ -4,9 +4,9 @@ import numpy as np
 
 
 class Matrix:
-    """Sparse matrix from entries (row, column, value) in any order.
+    """Sparse matrix in compressed-column form (CSC).
 
-    Duplicate entries are added.
+    It is built from entries (row, column, value) in any order. Duplicate entries are added.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: int) -> None:
@@ -23,7 +23,11 @@ class Matrix:
         self._values = np.add.reduceat(values, np.flatnonzero(fresh))
 
     def part(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, rows and values of the given columns; one more start than columns."""
+        """Submatrix of the given columns, in compressed-column form.
+
+        Returns:
+            Start of each column in the next two arrays, followed by their length; row indices; values.
+        """
         sizes = self._starts[columns + 1] - self._starts[columns]
         starts = np.append(0, np.cumsum(sizes))
         at = np.repeat(self._starts[columns] - starts[:-1], sizes) + np.arange(starts[-1])

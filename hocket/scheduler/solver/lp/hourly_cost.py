@@ -9,16 +9,16 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 HOUR_S = 3600.0
 
 
-_FREE = 1e-3  # price of a free worker, relative to the cheapest, so that steps per dollar stay finite
+_FREE = 1e-3  # price of a free worker, relative to the cheapest paid one, so that steps per dollar stay finite
 
 
 def priced(snapshot: Snapshot) -> np.ndarray:
-    """Dollars per hour of one worker, by column, as a divisor.
+    """Dollars per hour of one worker, by column; never 0, so that it can be a divisor.
 
-    A free type counts as a thousandth of the cheapest other type.
+    A free worker type gets a thousandth of the price of the cheapest paid type that has workers.
 
     Raises:
-        InputError: all types are free, so there is nothing to save.
+        InputError: all types with workers are free, so there is nothing to save.
     """
     paid = snapshot.prices[(snapshot.prices > 0) & (snapshot.workers[snapshot.type_of] > 0)]
     there = [own.name for own in snapshot.types if own.workers]
@@ -34,10 +34,12 @@ def priced(snapshot: Snapshot) -> np.ndarray:
 
 
 def cost_per_hour(shares: AllocationVariables, prices: np.ndarray | None = None) -> np.ndarray:
-    """Dollars per hour of each variable's time; paired jobs pay for workers once.
+    """Dollars per hour per unit of each variable: worker price times workers.
+
+    Two jobs that share workers pay for them once.
 
     Arguments:
-        prices: dollars per hour of one worker, by column; those of the snapshot by default.
+        prices: dollars per hour of one worker, by column; None for the prices of the snapshot.
     """
     prices = shares.snapshot.prices if prices is None else prices
     return prices[shares.column] * shares.scale[shares.first]

@@ -1,16 +1,16 @@
 """Interior allocation: among equally good allocations, the analytic center.
 
-An objective such as the largest finish-time fairness does not determine the shares of the jobs that are not at the
-maximum. By default the rest goes where it adds most (max-min fairness leaves it to the rounds). An interior-point
-solver, such as the one of the public policies, ends at the analytic center, where the product of all slacks is
-largest:
+An objective such as the largest finish-time fairness does not determine the shares of time of the jobs that are not
+at the maximum. By default the spare time goes where it adds most throughput (max-min fairness leaves it to the
+scheduling rounds). An interior-point solver, such as the one of the public policies, ends at the analytic center,
+where the product of all slacks is largest:
 
     maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)
-               +  log(throughput of a job - asked)
+               +  log(throughput of a job - its demand)
 
-The center is unique, so identical jobs with equal demands get equal shares. A group of jobs, or two groups side by
-side, is therefore one variable. Its logarithm is weighted by the number of jobs or pairs, and the limits of jobs by
-the number of jobs.
+The center is unique, so identical jobs with equal demands get equal shares. One variable per column therefore stands
+for a group of identical jobs, or for two groups that share workers. Its logarithm is weighted by the number of jobs or
+pairs. The logarithms of a group's time and demand slacks are weighted by the number of jobs.
 Source: Boyd and Vandenberghe 2004, section 8.5.3; for groups, Narayanan's dissertation, equations 5.1 to 5.3.
 """
 
@@ -27,15 +27,15 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 __all__ = ["middle"]
 
 _ROOM = 1e-3  # relaxation of demands, needed for a nonempty interior
-_NOTHING = 1e-7  # smallest fraction of time
+_NOTHING = 1e-7  # smaller fractions of time are dropped
 
 
 def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
-    """Move an allocation to the analytic center.
+    """Move an allocation to the analytic center of the set that meets the demands.
 
     Arguments:
         allocation: allocation that meets the demands.
-        asked: steps per second required by the objective, by job; a thousandth less is accepted.
+        asked: demand of each job: steps per second needed for the objective. A thousandth less is accepted.
     """
     shares, found = _grouped(allocation, snapshot, asked)
     if not shares.groups:
@@ -47,7 +47,7 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
 
 
 def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[AllocationVariables, np.ndarray]:
-    """Groups of identical jobs with equal demands, and times of their variables."""
+    """Groups of identical jobs with equal demands, and the values of their variables."""
     if allocation.grouped is not None:
         shares, times = allocation.grouped
         if shares.snapshot is snapshot and not shares.refused and (asked == asked[shares.member][shares.group]).all():
@@ -57,7 +57,7 @@ def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> t
 
 
 def _often(shares: AllocationVariables) -> np.ndarray:
-    """Number of jobs, or pairs, of each variable."""
+    """Number of jobs, or of job pairs, that each variable stands for."""
     count, both = shares.count, shares.second != ALONE
     pairs = np.where(both, count[shares.second], 1.0)
     same = both & (shares.first == shares.second)
@@ -65,7 +65,7 @@ def _often(shares: AllocationVariables) -> np.ndarray:
 
 
 def _totals(found: Allocation, shares: AllocationVariables) -> np.ndarray:
-    """Times of the variables in an allocation."""
+    """Value of each variable: time in the allocation, summed over its jobs or pairs."""
     columns = len(shares.snapshot.columns)
 
     def key(first: np.ndarray, second: np.ndarray, column: np.ndarray) -> np.ndarray:
@@ -83,10 +83,12 @@ def _totals(found: Allocation, shares: AllocationVariables) -> np.ndarray:
 
 
 def _times(shares: AllocationVariables, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Times of the variables at the center, from a boundary allocation.
+    """Values of the variables at the analytic center.
 
     Arguments:
-        asked: steps per second of all jobs of a group, by group.
+        often: number of jobs or pairs of each variable.
+        found: values of the variables to start from; they meet the demands, but may be on the boundary.
+        asked: required steps per second, by group, summed over its jobs.
     """
     limits, (group, variable, steps) = shares.limits, shares.throughput
     rows, count = len(limits.upper), shares.count
@@ -113,10 +115,14 @@ def _times(shares: AllocationVariables, often: np.ndarray, found: np.ndarray, as
 
 
 def _entries(shares: AllocationVariables, often: np.ndarray, times: np.ndarray) -> Entries:
-    """Allocation entries of every job and pair from the variables.
+    """Split the time of each variable equally among its jobs or pairs.
 
     Arguments:
-        times: times of variables, summed over their jobs or pairs.
+        often: number of jobs or pairs of each variable.
+        times: values of the variables, summed over their jobs or pairs.
+
+    Returns:
+        Entries of the allocation; tiny fractions of time are dropped.
     """
     kept = np.flatnonzero(times > _NOTHING * often)
     first, second, column = shares.first[kept], shares.second[kept], shares.column[kept]
@@ -127,7 +133,7 @@ def _entries(shares: AllocationVariables, often: np.ndarray, times: np.ndarray) 
     begins = np.cumsum(size) - size
     pairs = second != ALONE
     across = np.where(pairs, size[second], 1)
-    each = size[first] * across  # a group with itself has each pair twice and each job with itself; filtered below
+    each = size[first] * across  # one group with itself has each pair twice, and each job with itself: filtered below
     own = np.repeat(np.arange(len(kept)), each)
     row, other = np.divmod(np.arange(len(own)) - np.repeat(np.cumsum(each) - each, each), across[own])
     wanted = (first != second)[own] | (row < other)

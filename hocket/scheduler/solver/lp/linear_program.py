@@ -1,9 +1,9 @@
-"""Linear programs from index arrays, solved by HiGHS and verified here.
+"""Linear programs from index arrays, solved by HiGHS, with a verified gap.
 
     minimize c x   subject to   row_lower <= A x <= row_upper,  lower <= x <= upper
 
-The gap is not the solver's. A bound that is valid for any duals is computed from the solver's duals and compared with
-the objective of its x.
+The gap is not taken from the solver. A bound that is valid for any duals is computed from the solver's duals, and
+compared with the objective of the solver's x.
 Source: weak duality; any text on linear programming.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 from hocket.errors import InternalError
 
 TOLERANCE = 1e-9
-Basis = tuple[np.ndarray, np.ndarray]
+Basis = tuple[np.ndarray, np.ndarray]  # HiGHS basis status of each column, and of each row
 # Method without a basis, by number of entries: primal simplex is fastest below the first number, and with
 # few rows and many columns; the interior-point method above the second number; else dual simplex.
 _SMALL, _LARGE = 350, 8_000
 _FEW, _WIDE = 1_000, 4  # rows; columns per row
-_PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
+_PRIMAL, _DUAL = 4, 1  # HiGHS's codes for the two simplex methods
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # HiGHS's basis states
 # Model statuses of HiGHS.
 _OPTIMAL, _IMPOSSIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
@@ -37,14 +37,15 @@ _idle: list["_Engine"] = []
 
 
 class SolverTrouble(InternalError):
-    """The solver found no solution or an invalid one; the message has the program."""
+    """No solution was found; the message names the linear program."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """Linear program in arrays.
+    """Linear program in arrays: minimize the cost of x within bounds of x and of A x.
 
-    Entries (row, column, value) may come in any order; duplicates are added.
+    A has the entries (rows, columns, values), in any order; duplicates are added. `lower` and `upper` are bounds of x,
+    `row_lower` and `row_upper` of A x.
     """
 
     cost: np.ndarray
@@ -57,18 +58,18 @@ class LinearProgram:
     values: np.ndarray
 
     def product(self, x: np.ndarray) -> np.ndarray:
-        """A x."""
+        """Value of each row, A x."""
         return np.bincount(self.rows, self.values * x[self.columns], len(self.row_lower))
 
     def transposed(self, y: np.ndarray) -> np.ndarray:
-        """y A."""
+        """Product y A of the row duals y with the matrix; one value per column."""
         return np.bincount(self.columns, self.values * y[self.rows], len(self.cost))
 
     def bound(self, y: np.ndarray) -> float:
         """Lower bound of the cost of any feasible x, from any row duals y.
 
-        A dual of the wrong sign counts as 0. Variables without finite bounds make the bound -inf at the smallest
-        error.
+        A dual counts as 0 if the row has no finite bound on the side of the dual's sign. A variable without finite
+        bounds makes the result -inf at the smallest error of the duals.
         """
         sides = np.where(y > 0, self.row_lower, self.row_upper)
         known = np.isfinite(sides)
@@ -76,7 +77,10 @@ class LinearProgram:
         return float(y.dot(sides)) + _least(self.cost - self.transposed(y), self.lower, self.upper)
 
     def violation(self, x: np.ndarray) -> float:
-        """Largest violation of a constraint by x, relative to the constraint's side."""
+        """Largest violation of a row or of a variable's bound by x; 0 if there is none.
+
+        The violation of a row is relative to 1 + |its upper bound| (its lower bound if the upper one is infinite).
+        """
         row = self.product(x)
         over = np.maximum(self.row_lower - row, row - self.row_upper)
         sides = np.where(np.isfinite(self.row_upper), np.abs(self.row_upper), np.abs(self.row_lower))
@@ -90,15 +94,20 @@ def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     found = float(factors.dot(np.where(factors > 0, lower, upper)))
     if found == found:
         return found
-    at = factors.nonzero()[0]  # 0 times an infinite bound counts 0
+    at = factors.nonzero()[0]  # 0 times an infinite bound counts as 0
     return float(factors[at].dot(np.where(factors > 0, lower, upper)[at]))
 
 
 @dataclass(eq=False)
 class _Engine:
-    """HiGHS instance, with a counter of its programs.
+    """HiGHS instance that solves one program after the other.
 
-    A solution compares its stored counter to see whether the instance still holds its program.
+    Attributes:
+        solver: the `highspy.Highs` object.
+        method: current key of `_METHODS`.
+        turn: number of programs solved so far. A solution stores it, to see later if the instance still holds the
+            solution's program.
+        ended: reference to the state of the last program.
     """
 
     solver: Any
@@ -107,7 +116,10 @@ class _Engine:
     ended: "weakref.ref[_Ended] | None" = None
 
     def turn_to(self, method: str) -> None:
-        """Switch to a method; first saves the basis of the last program if needed."""
+        """Switch to a method of `_METHODS`.
+
+        If the last program's solution is still in use, its basis is read first.
+        """
         ended = None if self.ended is None else self.ended()
         if ended is not None:
             ended.look()
@@ -120,7 +132,7 @@ class _Engine:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """Final solver state of a program: instance, counter and program."""
+    """Solved program, with the HiGHS instance and the instance's `turn` at the end."""
 
     engine: _Engine
     turn: int
@@ -128,7 +140,7 @@ class _Ended:
 
     @cached_property
     def basic(self) -> tuple[np.ndarray, np.ndarray]:
-        """Basic columns and rows, read from the solver on first access."""
+        """Indices of the basic columns and rows, read from the solver on first access."""
         return _basic(self.engine)
 
     def look(self) -> None:
@@ -142,10 +154,10 @@ class Solution:
 
     Attributes:
         x: values of the variables.
-        duals: duals of the rows, >= 0 where a lower side binds.
+        duals: duals of the rows; >= 0 where a lower bound binds, <= 0 where an upper bound binds.
         objective: c x.
         bound: lower bound of the cost of any feasible x.
-        known: basis, if not from a solver.
+        known: basis of a solution that HiGHS did not compute; None if unknown.
     """
 
     x: np.ndarray
@@ -162,7 +174,7 @@ class Solution:
 
     @cached_property
     def basis(self) -> Basis | None:
-        """Final simplex states of columns and rows, for a warm start; None if unknown."""
+        """Basis status of columns and rows, for a warm start; None if unknown."""
         if self._ended is None:
             return self.known
         program = self._ended.program
@@ -175,7 +187,7 @@ class Solution:
 
 
 def _states(values: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Nearer bound of each value."""
+    """Nonbasic status of each value: at the nearer of its bounds."""
     return np.where(upper - values < values - lower, _AT_UPPER, _AT_LOWER).astype(np.int8)
 
 
@@ -189,15 +201,16 @@ def solve(
     """Solve a linear program; if a method fails, the others are tried.
 
     Arguments:
-        place: name for messages.
-        basis: initial states of columns and rows, as in a solution.
-        after: solution of a program that differs only in row sides; its solver continues if it still holds that
-            program.
-        primal: True if the basis is primal feasible, and costs or new columns make it suboptimal.
+        place: name of the program in error messages.
+        basis: initial basis, as in `Solution.basis`.
+        after: solution of a program that differs only in row bounds. Its solver continues if it still holds that
+            program; otherwise the basis of `after` is used instead of `basis`.
+        primal: True to start with primal simplex: the basis is primal feasible, but not optimal for new costs or
+            columns.
 
     Raises:
         Infeasible: the constraints are infeasible.
-        SolverTrouble: all methods failed.
+        SolverTrouble: all methods failed, or the solver rejects the program.
     """
     if not len(program.cost):
         return _of_nothing(program, place)
@@ -222,14 +235,21 @@ def solve(
 
 
 def _taken(highspy: Any, method: str) -> _Engine:
-    """Idle HiGHS instance."""
+    """Take or create an idle HiGHS instance, and set its method."""
     engine = _idle.pop() if _idle else _Engine(_solver(highspy))
     engine.turn_to(method)
     return engine
 
 
 def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solution | None]:
-    """Run the solver, and return its status and solution; it is then idle."""
+    """Run the solver; the instance is idle afterwards.
+
+    Returns:
+        HiGHS's model status, and the solution; None if it is not optimal.
+
+    Raises:
+        Infeasible: the constraints are infeasible.
+    """
     solver = engine.solver
     solver.run()
     engine.turn += 1
@@ -247,7 +267,7 @@ def _run(engine: _Engine, program: LinearProgram, place: str) -> tuple[str, Solu
 
 
 def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Basic columns and rows of the last program, which has entries."""
+    """Indices of the basic columns and rows of the last program; it must have entries."""
     if engine.method != "ipm":
         _, basic = engine.solver.getBasicVariables()
         return basic[basic >= 0], -1 - basic[basic < 0]
@@ -258,7 +278,7 @@ def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | None:
-    """Resolve with new row sides; None if the solver was reused or failed."""
+    """Solve again with new row bounds; None if the solver was reused or failed."""
     engine = ended.engine
     if engine.turn != ended.turn or engine not in _idle:
         return None
@@ -277,7 +297,7 @@ def _of_nothing(program: LinearProgram, place: str) -> Solution:
 
 
 def _method(program: LinearProgram) -> str:
-    """Fastest method without an initial basis."""
+    """Method expected to be fastest without an initial basis."""
     size, columns, rows = len(program.values), len(program.cost), len(program.row_lower)
     if (size < _SMALL or (rows < _FEW and columns > _WIDE * rows)) and _keeps_nothing(program):
         return "primal"

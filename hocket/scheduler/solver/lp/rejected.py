@@ -1,4 +1,4 @@
-"""Refused jobs, which cannot run anywhere, for policies without a program."""
+"""Refused jobs, which cannot run anywhere, for policies without a linear program."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
-    """Reason for each job that cannot run, by index."""
+    """Reason why a job cannot run, by job index; empty if all can run."""
     return {} if snapshot.all_run else AllocationVariables(snapshot).refused
 
 
@@ -18,5 +18,5 @@ def fastest(snapshot: Snapshot) -> np.ndarray:
 
 
 def refusal(why: str) -> Reason:
-    """Reason of a refused job."""
+    """Allocation reason of a job that is refused because of `why`."""
     return Reason(why, "other workers, or a smaller scale factor")

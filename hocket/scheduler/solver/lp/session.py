@@ -1,9 +1,10 @@
-"""Solver session: state that a policy keeps between calls.
+"""Solver session: fallback and warm starts that a policy keeps between calls.
 
-The last allocation is the fallback if the solver fails. The final basis of each of the policy's programs is kept by
-the meaning of its indices: a group by its jobs, a variable by its groups and column, a row by its group or type, plus
-a number if a group has several rows. The next program, with other jobs, can therefore start from this basis. The
-solver completes a basis that does not fit exactly, and the solution is as good as without it.
+The last allocation is the fallback if the solver fails. The final basis of each of the policy's linear programs is
+stored under names instead of indices: a group by its jobs, a variable by its groups and column, a row by its group or
+worker type, plus a number if a group has several rows. The next program, with other jobs, can therefore start from
+this basis. The solver completes a basis that does not fit exactly. A warm start saves time, and does not change the
+quality of the solution.
 """
 
 from collections.abc import Callable
@@ -19,15 +20,17 @@ from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import codes_of, sought_in
 
 _LOWER, _BASIC = 0, 1
-PROVED = 1e-6  # largest gap that counts as optimal
-WORTH = 2_000  # entries; smaller programs are faster without a warm start
+PROVED = 1e-6  # largest relative gap that counts as optimal
+WORTH = 2_000  # matrix entries; smaller programs are faster without a warm start
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Meaning of the rows after those of AllocationVariables.
+    """Labels of a program's rows after those of `AllocationVariables.limits`.
 
-    Each row has a group, and a number that distinguishes the rows of the group.
+    Attributes:
+        group: group of each row.
+        number: number that distinguishes the rows of a group.
     """
 
     group: np.ndarray
@@ -36,10 +39,16 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """Solved program, for warm starts.
+    """Final state of a solved program, for warm starts.
 
-    Group of each job by id, codes of the variables and their order, states of columns and rows, duals, and row
-    labels.
+    Attributes:
+        place: columns and worker types that the indices refer to.
+        group: group of each job, by job id.
+        groups: number of groups.
+        codes, order: code of each variable (warm_start.py), and the argsort of the codes.
+        columns, rows: basis status of each column and row.
+        duals: dual of each row.
+        labels: labels of the rows after those of the groups and types.
     """
 
     place: tuple[object, ...]
@@ -55,7 +64,7 @@ class _Ended:
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Start of a program: basis states, and previous row duals (0 if unknown)."""
+    """Warm start of a program: basis, and previous dual of each row (0 if unknown)."""
 
     basis: Basis
     duals: np.ndarray
@@ -70,9 +79,12 @@ class Session:
         self._last: tuple[Snapshot, Allocation] | None = None
 
     def answered(self, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-        """Run an attempt; if the solver fails, return the last allocation if any.
+        """Call `attempt`; if the solver fails, fall back to the last allocation.
 
-        Departed jobs and their pairs are removed from it, new jobs get nothing, and its note explains this.
+        In the fallback, departed jobs and their pairs are removed, new jobs get nothing, and a note gives the error.
+
+        Raises:
+            SolverTrouble: the solver failed, and there is no last allocation on the same columns and worker types.
         """
         try:
             found = attempt()
@@ -84,22 +96,24 @@ class Session:
         return found
 
     def answers(self, snapshot: Snapshot) -> bool:
-        """True if the last call solved this snapshot without the fallback."""
+        """True if the last allocation is of this snapshot and no fallback."""
         return self._last is not None and self._last[0] is snapshot
 
     def stands(self, snapshot: Snapshot, found: Allocation) -> Allocation:
-        """Store a modified allocation as the fallback."""
+        """Store a modified allocation as the fallback, and return it."""
         self._last = snapshot, found
         return found
 
     def solve(
         self, shares: AllocationVariables, program: LinearProgram, place: str, labels: Labels | None = None
     ) -> Solution:
-        """Solve a program, starting from the last basis of this session.
+        """Solve a program from the last basis of this session, and store the new basis.
+
+        Small programs are solved without a warm start, and not stored.
 
         Arguments:
-            place: name of the program, for messages and for the stored basis.
-            labels: labels of the rows after those of AllocationVariables; None if each group has one row or none.
+            place: name of the program, in error messages and for the stored basis.
+            labels: labels of the rows after those of `shares.limits`; None if there is one row per group or none.
         """
         if len(program.values) < WORTH:
             return solve(program, place)
@@ -109,16 +123,16 @@ class Session:
         return found
 
     def knows(self, place: str) -> bool:
-        """True if a program with this name was solved."""
+        """True if a basis or worker prices are stored for the program with this name."""
         return place in self._ended or place in self._prices
 
     def forget(self, place: str) -> None:
-        """Delete the state of the program with this name."""
+        """Delete the stored basis and worker prices of the program with this name."""
         self._ended.pop(place, None)
         self._prices.pop(place, None)
 
     def prices(self, snapshot: Snapshot, place: str) -> Stand | None:
-        """Initial worker prices for a program of distinct jobs; None if unknown."""
+        """Stored worker prices of a program; None if unknown, or if worker types changed."""
         known = self._prices.get(place)
         return known[1] if known is not None and known[0] == _place(snapshot) else None
 
@@ -129,11 +143,11 @@ class Session:
     def start(
         self, shares: AllocationVariables, rows: int, columns: int, place: str, labels: Labels | None = None
     ) -> WarmStart | None:
-        """Start for a program with these sizes; None if unknown.
+        """Warm start for a program; None if unknown, or if worker types changed.
 
         Arguments:
-            rows, columns: size of the program.
-            labels: as for `solve`.
+            rows, columns: number of rows and columns of the program.
+            place, labels: as for `solve`.
         """
         ended = self._ended.get(place)
         if ended is None or ended.place != _place(shares.snapshot):
@@ -156,7 +170,7 @@ class Session:
         return WarmStart((found_columns, states), duals)
 
     def keep(self, shares: AllocationVariables, solution: Solution, place: str, labels: Labels | None = None) -> None:
-        """Store the final state of a program.
+        """Store the final basis and duals of a program, unless its basis is unknown.
 
         Arguments:
             place, labels: as for `solve`.
@@ -174,19 +188,26 @@ class Session:
 
 
 def _place(snapshot: Snapshot) -> tuple[object, ...]:
-    """Meaning of type and column indices."""
+    """Columns and type names of a snapshot; they define the meaning of indices."""
     return snapshot.columns, tuple(own.name for own in snapshot.types)
 
 
 def _one_each(shares: AllocationVariables, rows: int) -> Labels:
-    """Labels of the extra rows, if there is one for each group."""
+    """Labels of the rows after groups and types: one per group, else no labels."""
     others = rows - shares.groups - len(shares.snapshot.types)
     every = np.arange(shares.groups if others == shares.groups else 0)
     return Labels(every, np.zeros(len(every)))
 
 
 def _sources(ended: _Ended, group: np.ndarray, types: int, rows: int, labels: Labels) -> np.ndarray:
-    """Previous index of each row (group, type and labeled rows); -1 for none."""
+    """Index of each row in the previous program; -1 for none.
+
+    Arguments:
+        ended: previous program.
+        group: index of each group in the previous program; -1 for none.
+        types, rows: number of worker types, and of rows.
+        labels: labels of the rows after those of the groups and types.
+    """
     old, new = ended.groups, len(group)
     found = np.full(rows, -1)
     found[:new] = group
@@ -202,7 +223,7 @@ def _sources(ended: _Ended, group: np.ndarray, types: int, rows: int, labels: La
 
 
 def _row_codes(group: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Code of each label; complex numbers sort by both parts."""
+    """Each label as the complex number group + number * i, which sorts by both parts."""
     return group + 1j * number
 
 
@@ -240,7 +261,7 @@ def solved(
 
 
 def answered(session: Session | None, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-    """Run an attempt, with the session's fallback if there is a session.
+    """Call `attempt`, with the session's fallback if there is a session.
 
     An allocation that is not proven optimal gets a note.
     """

@@ -1,7 +1,7 @@
-"""Pool of solvers for programs that change gradually.
+"""Pool of HiGHS solvers for linear programs that change gradually.
 
-The next optimum is a few steps from the last one, and the plainest primal simplex reaches it fastest. A careful
-solver uses all safeguards of HiGHS instead.
+The next optimum is a few simplex steps from the last one. A plain solver reaches it fastest: primal simplex without
+presolve, scaling and perturbation. A careful solver uses all safeguards of HiGHS instead.
 """
 
 from typing import Any
@@ -18,15 +18,16 @@ _PLAIN = (
     ("primal_simplex_bound_perturbation_multiplier", 0.0),
     ("dual_simplex_cost_perturbation_multiplier", 0.0),
 )
-_PATIENCE = 50  # step limit of a plain solver, per row
+_PATIENCE = 50  # limit of simplex iterations of a plain solver, per row
 _idle: list[Any] = []  # idle plain solvers; creating one costs as much time as solving a small program
 
 
 def taken(rows: int, careful: bool = False) -> Any:
-    """Solver for programs with this many rows.
+    """HiGHS solver for a program: a plain one from the pool, or a new one.
 
     Arguments:
-        careful: True for a solver with all safeguards; others are to be returned with `left`.
+        rows: number of rows of the program, which limits the iterations of a plain solver.
+        careful: True for a new solver with all safeguards. Plain solvers are to be returned with `left`.
     """
     if careful:
         return _made()
@@ -54,14 +55,14 @@ def _made(options: tuple[tuple[str, str | int | float], ...] = ()) -> Any:
 
 
 def states(solver: Any) -> Basis:
-    """Final basis states of columns and rows."""
+    """Basis after a solve: HiGHS's status code of each column and of each row."""
     basis = solver.getBasis()
     columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in (basis.col_status, basis.row_status))
     return columns, rows
 
 
 def begin(solver: Any, basis: Basis) -> None:
-    """Start from a basis; the solver completes it if it does not fit exactly."""
+    """Set the initial basis; the solver completes it if it does not fit exactly."""
     import highspy
 
     begun = highspy.HighsBasis()

@@ -1,8 +1,8 @@
-"""Allocation from a solved program, with the binding constraint of each job.
+"""Allocation from a solved linear program, and the binding constraint of each job.
 
-A type with a row price is full: more of its workers would help. A group with a time price runs all the time: only
-faster workers would help. A group that always runs on its fastest workers counts the same way, even if the price is
-elsewhere, because time is also bounded by the variables.
+A price is the dual of a row. A worker type with a price is full: more of its workers would help. A group with a price
+on its time runs all the time: only faster workers would help. A group that always runs on its fastest workers counts
+as such too, even without this price: the upper bounds of the variables limit its time as well.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.solver.lp.ungroup import spread
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
-_PRICE = 1e-9
+_PRICE = 1e-9  # smaller prices count as 0
 _SAME = 1e-9  # relative tolerance
 ENOUGH = Reason("it has its required share", "a policy that requires more")  # neither time nor workers are binding
 
@@ -20,11 +20,11 @@ ENOUGH = Reason("it has its required share", "a policy that requires more")  # n
 def answer(
     shares: AllocationVariables, times: np.ndarray, duals: np.ndarray, objective: float, gap: float
 ) -> Allocation:
-    """Allocation from the times of groups.
+    """Allocation from the solution of a linear program.
 
     Arguments:
-        times: values of the variables; further values are ignored.
-        duals: duals of the limit rows; further values are ignored.
+        times: values of the variables; values of extra variables after them are ignored.
+        duals: duals of the rows of `shares.limits`; duals of extra rows after them are ignored.
         objective, gap: see Allocation.
     """
     entries = spread(shares.group, shares.first, shares.second, shares.column, times[: shares.variables])
@@ -33,11 +33,11 @@ def answer(
 
 
 def reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray | None = None) -> Reasons:
-    """Binding constraint of each job.
+    """Binding constraint of each job, computed when first read.
 
     Arguments:
-        duals: duals of the limit rows; further values are ignored.
-        times: values of the variables, if they are all the time that groups get.
+        duals: duals of the rows of `shares.limits`; duals of extra rows after them are ignored.
+        times: values of the variables; None if jobs get more time than these variables show.
     """
     return Reasons(len(shares.group), lambda: _reasons(shares, duals, times))
 
@@ -65,7 +65,7 @@ def _reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray |
 
 
 def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Groups that run all the time, and groups at their maximum throughput."""
+    """Mask of the groups that run all the time, and of those at maximum throughput."""
     groups, variables, steps = shares.throughput
     does = np.bincount(groups, steps * times[variables], shares.groups)
     most = np.zeros(shares.groups)
@@ -75,10 +75,12 @@ def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray,
 
 
 def _reason(code: int, types: tuple[WorkerType, ...]) -> Reason:
-    """Reason of a group that runs all the time (-1) or is limited by full types.
+    """Reason of a group, from its binding constraint.
 
     Arguments:
-        code: -1, or a bit mask of the full types.
+        code: -1 if the group runs all the time, else a bit mask of the full worker types that it uses; 0 if it has
+            its required share.
+        types: all worker types; bit k is type k.
     """
     if code < 0:
         return Reason("it runs all the time", "faster workers, or more of the fastest that it has")

@@ -1,24 +1,29 @@
 """Split the times of groups of identical jobs among the jobs.
 
-Alone, every job of a group gets an equal share. For two groups side by side, jobs are matched in order, so that each
-gets its equal share with few partners. For one group with itself, each job is paired with its two neighbors in a
-circle.
+Time that a group runs alone is divided equally. If two groups share workers, their jobs are matched in order, so that
+each job gets an equal share with few partners. If jobs of one group share workers with each other, each job is paired
+with its two neighbors in a circle.
 """
 
 import numpy as np
 
 from hocket.scheduler.model.allocation import ALONE
 
-Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # first, second, column, fraction
+# First job, second job or ALONE, column, and fraction of time of each entry of an allocation.
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _NONE = 1e-12
 
 
 def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.ndarray, time: np.ndarray) -> Entries:
-    """Entries of an allocation.
+    """Split the time of each variable equally among the jobs of its groups.
 
     Arguments:
         group: group of each job, -1 for none.
-        first, second, column, time: arrays of the variables, see AllocationVariables.
+        first, second, column: groups and column of each variable, see AllocationVariables.
+        time: value of each variable, summed over the jobs.
+
+    Returns:
+        Entries of the allocation.
     """
     order = group.argsort(kind="stable")
     ends = np.bincount(group + 1).cumsum()
@@ -42,7 +47,7 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
 
 
 def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs within one group, and the fraction of time of each."""
+    """Pairs of jobs of one group: two arrays of jobs, and each pair's share of time."""
     n = len(jobs)
     if n == 2:
         return jobs[:1], jobs[1:], np.ones(1)
@@ -50,9 +55,9 @@ def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _matched(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of two groups, and the fraction of time of each.
+    """Pairs of jobs of two groups: two arrays of jobs, and each pair's share of time.
 
-    An interval of length 1 is cut at multiples of 1/n and of 1/m.
+    The time, as an interval of length 1, is cut at multiples of 1/n and of 1/m, for groups of n and m jobs.
     """
     n, m = len(a), len(b)
     cuts = np.unique(np.concatenate([np.arange(1, n + 1) * m, np.arange(1, m + 1) * n]))

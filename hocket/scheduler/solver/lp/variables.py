@@ -1,8 +1,8 @@
-"""Variables of every policy's program, and the constraints of every allocation.
+"""Variables of the policies' linear programs, and constraints of all allocations.
 
-Identical jobs, in all that a policy considers, get identical shares: they form one group, and its variables are sums
-over its jobs. This is exact, because averaging an allocation over identical jobs keeps the objective. A variable is
-the time that a group, or two groups side by side, spends on a column, summed over its jobs.
+Jobs with equal values of all that a policy considers get equal shares: they form one group. This is exact, because
+averaging an allocation over identical jobs keeps the objective. A variable is the fraction of time that a group, or
+two groups that share workers, spends on a column (a placement on a worker type), summed over the group's jobs.
 Source: Narayanan's dissertation, equations 5.1 to 5.3, and section 5.3.1 for space sharing.
 """
 
@@ -23,7 +23,7 @@ _ODD, _SHIFT = np.array([0x9E3779B97F4A7C15], dtype=np.uint64), np.array([29], d
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """Constraints of a program: entries (row, column, value), and row bounds."""
+    """Linear constraints: matrix entries (row, column, value), and bounds of each row."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -33,23 +33,23 @@ class Constraints:
 
 
 class AllocationVariables:
-    """Groups of a snapshot's jobs, and their variables.
+    """Groups of identical jobs of a snapshot, and the variables of the groups.
 
     Attributes:
         snapshot: the snapshot.
         refused: reason by job index, for jobs that cannot run; they have no group.
         group: group of each job; -1 for refused jobs.
         count: number of jobs in each group.
-        member: one job of each group.
-        first, second, column: groups (second is ALONE for one) and column of each variable.
-        steps_first, steps_second: steps per second of a job of each group.
+        member: index of one job of each group.
+        first, second, column: group, second group (ALONE for none) and column of each variable.
+        steps_first, steps_second: steps per second of a job of the first and of the second group, by variable.
     """
 
     def __init__(self, snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> None:
         """
         Arguments:
-            keys: further job attributes that the policy considers, besides throughputs, scale factors and sharing
-                classes; each of shape (jobs,).
+            keys: further job attributes that the policy considers, besides throughputs, scale factors and
+                space-sharing classes; each of shape (jobs,).
         """
         self.snapshot = snapshot
         able = self._steps_alone = snapshot.able
@@ -84,7 +84,8 @@ class AllocationVariables:
         if pairs is None:
             return alone
         classes = pairs.classes[self.member]
-        kept = pairs.kept[classes[:, None], classes[None, :]]  # share kept by the row's job beside the column's job
+        # kept[a, b, column]: fraction of its throughput that a job of group a keeps beside a job of group b.
+        kept = pairs.kept[classes[:, None], classes[None, :]]
         beside = kept * steps[:, None, :]
         able = (beside > 0) & (beside.transpose(1, 0, 2) > 0)
         able &= (self.snapshot.scale[self.member][:, None] == self.snapshot.scale[self.member][None, :])[:, :, None]
@@ -106,7 +107,7 @@ class AllocationVariables:
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """Scale factors, by group."""
+        """Scale factor (number of workers) of a job of each group."""
         return self.snapshot.scale[self.member]
 
     @cached_property
@@ -115,9 +116,9 @@ class AllocationVariables:
 
     @cached_property
     def throughput(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries (group, variable, steps per second) of the throughputs.
+        """Matrix entries (group, variable, steps per second) of the throughputs.
 
-        The throughput of a job of each group is the sum over its variables.
+        The matrix times the variables gives the throughput of one job of each group.
         """
         both = self._pairs
         groups = np.concatenate([self.first, self.second[both]])
@@ -126,10 +127,10 @@ class AllocationVariables:
 
     @cached_property
     def limits(self) -> Constraints:
-        """Limits of every allocation.
+        """Constraints of every allocation: time per group, then workers per type.
 
-        Time rows (5.2), one per group: no job has more than all of the time. Type rows (5.3), one per type: no type
-        has more work than workers.
+        A time row (equation 5.2), one per group: no job runs for more than all of the time. A type row (equation 5.3),
+        one per worker type: no more workers are in use than there are.
         """
         both, every = self._pairs, np.arange(self.variables)
         times = len(every) + len(both)
@@ -145,13 +146,13 @@ class AllocationVariables:
         )
 
     def program(self, cost: np.ndarray, *more: Constraints, extra: Sequence[tuple[float, float]] = ()) -> LinearProgram:
-        """Program of minimum cost under the limits and further rows.
+        """Linear program of minimum cost under `limits` and further constraints.
 
         Arguments:
-            cost: cost of the variables, then of extra variables.
-            more: further rows, each block numbered from 0.
-            extra: bounds of the extra variables; finite, like those of the other variables, so that any duals give a
-                bound.
+            cost: cost of each variable, then of each extra variable.
+            more: further constraints; the rows of each block are numbered from 0.
+            extra: lower and upper bound of each extra variable. Like those of the other variables they must be finite,
+                so that any duals give a bound of the cost.
         """
         limits, width = self.limits, self.variables
         rows, columns, values = [limits.rows], [limits.columns], [limits.values]
@@ -181,7 +182,7 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Columns are compared by a 64-bit hash, which is faster than sorting. On a collision, they are sorted after all.
 
     Returns:
-        Group of each column, one column of each group, and group sizes.
+        Group of each column; index of one column of each group; number of columns in each group.
     """
     columns = table.shape[1]
     bits = (table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
@@ -206,14 +207,14 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=64)
 def _powers(rows: int) -> np.ndarray:
-    """Hash factor of each row, so that equal numbers in different rows differ."""
+    """Hash factor of each row; equal numbers in different rows hash differently."""
     found = np.cumprod(np.full(rows, _ODD[0]))[:, None]
     found.setflags(write=False)
     return found
 
 
 def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:
-    """Reason for each of these jobs, which cannot run."""
+    """Reason why each of these jobs cannot run, by job index."""
     found: dict[int, str] = {}
     most = snapshot.workers.max(initial=0.0)
     for j in jobs.tolist():

@@ -1,7 +1,8 @@
 """Warm starts when the same jobs are regrouped.
 
-If a group is split, the largest part inherits its time and states; the others start without. The solver completes a
-basis that does not fit exactly, and the solution is as good as without it.
+If a group is split, its largest part inherits the basis states of its variables and rows; the other parts start
+without. The solver completes a basis that does not fit exactly. The basis saves time, and does not change the quality
+of the solution.
 """
 
 import numpy as np
@@ -16,12 +17,17 @@ _AT_LOWER, _BASIC = 0, 1
 def inherited(
     shares: AllocationVariables, before: AllocationVariables, inside: np.ndarray, basis: Basis, own: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Initial variables of the solver, and states of its columns and rows.
+    """Initial variables and basis of a solver, from a solve with other groups.
 
     Arguments:
-        inside: variables that were in the solver before.
-        own: number of the solver's own columns in front of them, unchanged.
-        basis: states of columns and rows: of groups, of types, and of groups again.
+        shares, before: new and previous groups of the same jobs.
+        inside: indices of the previous variables that were in the solver.
+        own: number of extra columns of the solver in front of these variables; their states are kept.
+        basis: states of the solver's columns, and of its rows: time of each group, workers of each type, level of
+            each group.
+
+    Returns:
+        Indices of the new variables to start with; states of the solver's columns; states of its rows.
     """
     was = before.group[shares.member]
     order = np.argsort(-shares.count, kind="stable")
@@ -40,10 +46,11 @@ def inherited(
 
 
 def codes_of(shares: AllocationVariables, group: np.ndarray, groups: int) -> np.ndarray:
-    """Code of each variable from its renamed groups and column; -1 without a name.
+    """Integer code of each variable, from its column and its groups' new indices.
 
     Arguments:
-        group: new name of each group, < groups; -1 for none.
+        group: new index of each group, below `groups`; -1 for none. A variable of such a group gets the code -1.
+        groups: number of new indices.
     """
     first, alone = group[shares.first], shares.second == ALONE
     second = np.where(alone, -1, group[shares.second])
@@ -53,10 +60,12 @@ def codes_of(shares: AllocationVariables, group: np.ndarray, groups: int) -> np.
 
 
 def sought_in(codes: np.ndarray, order: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position of each sought code among known codes, and whether it was found.
+    """Position of each sought code in `codes`, and a mask of the codes found there.
 
     Arguments:
-        order: sorting order of the known codes.
+        codes: known codes.
+        order: argsort of the known codes.
+        sought: codes to find; negative ones are never found. The position of a code that is not found is arbitrary.
     """
     at = order[np.searchsorted(codes[order], sought).clip(max=len(codes) - 1)]
     return at, (codes[at] == sought) & (sought >= 0)

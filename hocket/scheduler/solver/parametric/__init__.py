@@ -1,1 +1,1 @@
-"""Parametric searches: smallest pace, deadlines, costs."""
+"""Parametric linear programs: minimum pace, deadlines, costs."""

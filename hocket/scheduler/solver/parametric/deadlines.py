@@ -1,9 +1,10 @@
 """Deadlines: choose which deadlines to keep if not all can be met.
 
-If not all deadlines can be met, the duals of the shortfall price each job's demand and give a bound: at least this
-many of the most expensive jobs must be given up. These are given up until the rest is feasible. Then the given-up
-jobs are retried in order of arrival and kept if they fit, so no further job could be added. Finding the minimum
-number of jobs to give up is hard; the bound from the first program limits the distance to it.
+A linear program minimizes the unmet demand. If some demand is unmet, the program's duals price the demand of each job
+and give a lower bound of the number of jobs to give up. That many of the most expensive jobs are given up, and this is
+repeated until the demands of the other jobs can be met. Then the given-up jobs are tried again in order of arrival,
+and kept if they fit, so no further job could be added. Finding the minimum number of jobs to give up is hard; the
+bound from the first program limits the distance to it.
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +15,16 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.min_cost_demand import Served
 
-_LACKING = 1e-11  # part of a group's maximum throughput
-_CERTAIN = 1e-8  # violation from which a bound counts as broken
+_LACKING = 1e-11  # unmet demand that counts as 0, as a fraction of a group's maximum throughput
+_CERTAIN = 1e-8  # lower bound of unmet demand above which demands count as infeasible
 
 
 def due(snapshot: Snapshot) -> tuple[np.ndarray, dict[int, str]]:
     """Demand of each job with a deadline, and jobs past their deadline.
 
     Returns:
-        Steps per second needed to meet the deadline, 0 without a deadline; reason by index for jobs past their
-            deadline.
+        Steps per second that each job needs to meet its deadline, 0 for no deadline or a past one; reason by job
+            index, for jobs past their deadline.
     """
     demand, over = np.zeros(len(snapshot.jobs)), {}
     for j, active in enumerate(snapshot.jobs):
@@ -38,11 +39,11 @@ def due(snapshot: Snapshot) -> tuple[np.ndarray, dict[int, str]]:
 
 
 def ahead(snapshot: Snapshot, exact: np.ndarray) -> np.ndarray:
-    """Demands for deadlines one round earlier.
+    """Demands, in steps per second, for completion one round before each deadline.
 
-    Rounds follow an allocation to within half a round, so an exact allocation would be late half of the time. A
-    demand never exceeds the job's throughput on its fastest workers unless the exact demand does. Less than two
-    rounds before the deadline, half of the remaining time is used.
+    Scheduling rounds follow an allocation to within half a round, so with exact demands a job would be late half of
+    the time. A demand never exceeds the job's throughput on its fastest workers unless the exact demand does. Less
+    than two rounds before its deadline, a job is to complete in half of the remaining time.
 
     Arguments:
         exact: demands from `due`.
@@ -53,7 +54,11 @@ def ahead(snapshot: Snapshot, exact: np.ndarray) -> np.ndarray:
 
 
 def alone(lines: GroupLines, demand: np.ndarray) -> dict[int, str]:
-    """Jobs that would be late even on their fastest workers, with the reason."""
+    """Reason by job index, for jobs that would be late even on their fastest workers.
+
+    Arguments:
+        demand: steps per second needed, by job.
+    """
     shares = lines.shares
     fastest = np.append(lines.fastest, np.inf)[shares.group]
     found = {}
@@ -66,15 +71,22 @@ def alone(lines: GroupLines, demand: np.ndarray) -> dict[int, str]:
 
 @dataclass
 class _Bounds:
-    """Known proofs of infeasible demands: duals under which some demand is unmet."""
+    """Known lower bounds of unmet demand; a bound > 0 proves demands infeasible.
+
+    Attributes:
+        known: constant, rows and row prices of each bound: constant + prices @ rows.asked(demand).
+    """
 
     known: list[tuple[float, LineCuts, np.ndarray]] = field(default_factory=list)
 
     def learn(self, served: Served, demand: np.ndarray) -> float:
-        """Record the proof from the last solution.
+        """Store the bound from the duals of the last solution.
+
+        Arguments:
+            demand: demands of the last solution, in steps per second, by job.
 
         Returns:
-            The bound's constant, apart from the demands.
+            The constant of the bound.
         """
         assert served.solution is not None
         rest = served.solution.bound - float(served.prices @ served.cuts.asked(demand))
@@ -91,10 +103,10 @@ def together(lines: GroupLines, demand: np.ndarray, place: str) -> tuple[np.ndar
 
     Arguments:
         demand: steps per second, by job.
-        place: name for messages.
+        place: name of the program in error messages.
 
     Returns:
-        Mask of the given-up jobs, shape (jobs,), and a lower bound of their number.
+        Mask of the given-up jobs, shape (jobs,); and a lower bound of the number of jobs that must be given up.
     """
     cuts = lines.start(demand)
     most = float(cuts.asked(demand).max(initial=0.0))
@@ -119,7 +131,15 @@ def together(lines: GroupLines, demand: np.ndarray, place: str) -> tuple[np.ndar
 
 
 def _again(block: np.ndarray, gone: np.ndarray, demand: np.ndarray, served: Served, bounds: _Bounds) -> None:
-    """Restore the jobs of a block that fit after all, the first jobs first."""
+    """Keep the jobs of a block that fit after all, the first jobs first.
+
+    A block that does not fit is divided into halves.
+
+    Arguments:
+        block: indices of given-up jobs.
+        gone: mask of the given-up jobs, updated in place.
+        demand: steps per second, by job.
+    """
     tried = gone.copy()
     tried[block] = False
     left = np.where(tried, 0.0, demand)

@@ -1,14 +1,14 @@
-"""Groups of jobs with equal throughputs but different demands, without loss.
+"""Demand rows for groups of jobs with equal throughputs but different demands.
 
-The times of a group on its options (a column, or a column beside another group), fastest first, form a line of rates
-with one unit of length per job; the rest is idle. The jobs of the group can have throughputs d exactly if for every
-rate l
+An option of a group is a column, alone or beside another group. Laid end to end, fastest option first, the times of a
+group of n jobs form its line of rates: a decreasing step function (steps per second) on a line of length n, which ends
+with idle time. The jobs of the group can have the throughputs d if and only if for every rate l
 
     sum over options of time * max(rate - l, 0)  >=  sum over jobs of max(d - l, 0).
 
-The left side is linear in l between the rates of options, and the right side is convex. So rows at 0 and at these
-rates suffice. The rows that matter are generated one by one (`missing`, min_cost_demand.py). time_windows.py splits
-the times among the jobs.
+The left side is linear in l between the rates of options, and the right side is convex. So the constraints (rows) for
+l = 0 and for these rates l suffice. The rows that matter are generated one by one (`missing`, min_cost_demand.py).
+time_windows.py splits the times of a group among its jobs.
 Source: weak majorization; also the condition of preemptive scheduling on uniform machines (Horvath, Lam and Sethi
 1977).
 """
@@ -20,18 +20,20 @@ import numpy as np
 from hocket.scheduler.solver.lp.session import Labels
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 
-MISSING = 1e-9  # part of a group's maximum throughput
+MISSING = 1e-9  # tolerated violation of a row, as a fraction of the group's maximum throughput
 
 
 class GroupLines:
-    """Lines of rates of the groups.
+    """Options of each group of jobs, with their rates.
+
+    An option is a column, alone or beside another group.
 
     Attributes:
-        shares: the groups.
-        group, variable, steps: group, variable and steps per second of each option, sorted by group.
-        begins: options of group g are begins[g] to begins[g + 1].
+        shares: groups and variables of the linear program.
+        group, variable, steps: group, variable and steps per second of a job, for each option, sorted by group.
+        begins: the options of group g are range(begins[g], begins[g + 1]).
         fastest: steps per second of a job of each group on its fastest option.
-        most: maximum throughput of a group, with all its jobs on the fastest option.
+        most: steps per second of each group with all its jobs on the fastest option.
     """
 
     def __init__(self, shares: AllocationVariables) -> None:
@@ -47,7 +49,9 @@ class GroupLines:
         self.most = self.fastest * shares.count
 
     def start(self, demand: np.ndarray) -> "LineCuts":
-        """Initial rows: rate 0, plus unpaired rates for groups with mixed demands.
+        """Initial demand rows: rate 0 of every group, and more for different demands.
+
+        A group of jobs with different demands also gets a row for the rate of each option without a partner.
 
         Arguments:
             demand: steps per second, by job.
@@ -68,7 +72,12 @@ class GroupLines:
         return LineCuts(self, group[fresh], rate[fresh])
 
     def missing(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Group and rate of the most violated row, for groups with a violated row."""
+        """Group and rate of the most violated row of each group with a violated row.
+
+        Arguments:
+            times: values of the variables.
+            demand: steps per second, by job.
+        """
         if len(self.group) == self.shares.variables:
             return self._missing_alone(times, demand)
         groups, rates = [], []
@@ -90,7 +99,7 @@ class GroupLines:
         return np.array(groups, dtype=np.int64), np.array(rates)
 
     def _missing_alone(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Faster version without pairs, where there are few rates."""
+        """`missing` for programs without pairs: faster, as there are few rates."""
         every = self._every
         short = every.asked(demand) - every.done(times)
         order = np.lexsort((-short, every.group))
@@ -100,7 +109,7 @@ class GroupLines:
 
     @cached_property
     def _every(self) -> "LineCuts":
-        """All rows of groups with several jobs."""
+        """All possible rows of the groups with several jobs."""
         several = np.flatnonzero(self.shares.count > 1)
         own = np.isin(self.group, several)
         table = np.stack([self.group[own].astype(float), self.steps[own]])
@@ -109,7 +118,14 @@ class GroupLines:
 
 
 class LineCuts:
-    """Some rows of the lines, normalized by each group's maximum throughput."""
+    """Demand rows of a linear program, each for one group and one rate.
+
+    Each row is divided by the group's maximum throughput.
+
+    Attributes:
+        lines: options of the groups.
+        group, rate: group and rate (steps per second) of each row.
+    """
 
     def __init__(self, lines: GroupLines, group: np.ndarray, rate: np.ndarray) -> None:
         self.lines, self.group, self.rate = lines, group, rate
@@ -130,44 +146,45 @@ class LineCuts:
         self._job = order[offset + starts[group][self._job_row]]
 
     def with_more(self, group: np.ndarray, rate: np.ndarray) -> "LineCuts":
-        """Rows extended by further groups and rates."""
+        """These rows, followed by rows for the given groups and rates."""
         return LineCuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
 
     @property
     def entries(self) -> int:
-        """Number of entries of a program with these rows."""
+        """Number of matrix entries of a linear program with these rows."""
         return len(self._value) + len(self.lines.shares.limits.values)
 
     @property
     def labels(self) -> Labels:
-        """Labels of the rows for a session."""
+        """Labels of the rows, for warm starts in a session."""
         return Labels(self.group, self.rate)
 
     def asked(self, demand: np.ndarray) -> np.ndarray:
-        """Right sides of the rows for the jobs' demands."""
+        """Right side of each row, for demands in steps per second, by job."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
 
     def done(self, times: np.ndarray) -> np.ndarray:
-        """Left sides of the rows for the times of the variables."""
+        """Left side of each row, for the given values of the variables."""
         return np.bincount(self._row, self._value * times[self._column], len(self.group))
 
     def slopes(self, demand: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """Change of the right sides with a change of the demands."""
+        """Derivative of each right side, if `change` is the derivative of the demands."""
         over = np.where(demand[self._job] > self.rate[self._job_row], change[self._job], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
 
     def by_job(self, demand: np.ndarray, prices: np.ndarray) -> np.ndarray:
-        """Priced contribution of each job's demand to the right sides; shape (jobs,)."""
+        """Each job's part of the right sides, times the row prices; shape (jobs,)."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         priced = over * (prices / self.lines.most[self.group])[self._job_row]
         return np.bincount(self._job, priced, len(self.lines.shares.group))
 
     def rows(self, demand: np.ndarray, slack: int | None = None) -> Constraints:
-        """Rows as constraints.
+        """Rows as constraints of a linear program.
 
         Arguments:
-            slack: variable that covers unmet demand, if any.
+            demand: steps per second, by job.
+            slack: index of the variable that covers unmet demand; None to require all demand.
         """
         rows, columns, values = self._row, self._column, self._value
         if slack is not None:

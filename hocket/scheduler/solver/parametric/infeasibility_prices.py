@@ -1,7 +1,8 @@
 """Infeasibility prices: proofs of infeasible demand without a linear program.
 
-At any worker prices, a job's steps cost at least their cost on its cheapest workers. If all jobs together pay more
-than all workers are worth, the demands are infeasible. A few price updates raise prices of crowded types.
+At any worker prices, a job's steps cost at least what they cost on its cheapest workers. If all jobs together pay more
+than the price of all workers, the demands are infeasible. A few price updates raise the relative prices of crowded
+worker types.
 Source: weak duality; prices by multiplicative weights (Arora, Hazan and Kale 2012).
 """
 
@@ -11,18 +12,20 @@ import numpy as np
 
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 
-_LOOKS = 12
+_LOOKS = 12  # number of price vectors tried
 _MANY = 200  # minimum number of groups
 
 
 def looks(shares: AllocationVariables, wanted: Callable[[], np.ndarray]) -> Iterator[tuple[np.ndarray, float]]:
-    """Minimum cost of a step per second by group, and the value of all workers.
-
-    Yields one pair for each of some prices.
+    """Yield costs of demand and the price of all workers, for several worker prices.
 
     Arguments:
         shares: many groups without pairs; otherwise nothing is yielded, because small programs are faster to solve.
-        wanted: function that returns the total demand of each group, called for each price update.
+        wanted: function that returns the demand of each group in steps per second, summed over its jobs. It is called
+            for each price update.
+
+    Yields:
+        Minimum cost of one step per second, by group; price of all workers together.
     """
     if shares.groups < _MANY or (shares.second >= 0).any():
         return

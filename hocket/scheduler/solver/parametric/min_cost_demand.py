@@ -1,7 +1,7 @@
 """Minimum cost at which all demands are met, for a sequence of demands.
 
-Rows of the lines are generated as needed. For thousands of groups with one row each, worker prices suffice
-(large_programs.py).
+Demand rows (demand_groups.py) are generated as needed. Programs with hundreds of groups and one row each are solved by
+dual decomposition instead, i.e. by a search for worker prices (large_programs.py).
 Source: as demand_groups.py.
 """
 
@@ -17,17 +17,17 @@ from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.parametric.demand_groups import MISSING, LineCuts
 
 _ROUNDS = 200
-_DEAR = 8.0  # multiple of the cost of jobs
+_DEAR = 8.0  # price factor per group, see `scarce`
 _BASIC = 1  # basis state of a row or variable between its bounds
 
 
 @dataclass(frozen=True, eq=False)
 class PriorSolution:
-    """Final state of an earlier program with the same rows, to start from.
+    """Warm start: final basis or worker prices of a program with the same rows.
 
     Attributes:
-        basis: final simplex states; None if unknown.
-        prices: final worker prices, if the program was solved by prices.
+        basis: final basis; None if unknown.
+        prices: final worker prices; None if the program was not solved by dual decomposition.
     """
 
     basis: Basis | None = None
@@ -35,10 +35,11 @@ class PriorSolution:
 
 
 class Served:
-    """Minimum-cost solver for a sequence of demands.
+    """Solver of minimum cost, or of minimum unmet demand, for a sequence of demands.
 
     Attributes:
-        cuts: rows generated so far.
+        cuts: demand rows generated so far.
+        place: name of the program in error messages.
         solution: last solution; None before the first.
     """
 
@@ -53,12 +54,13 @@ class Served:
     ) -> None:
         """
         Arguments:
-            cost: cost of the variables.
-            place: name for messages.
-            most: upper bound of unmet demand. If given, the variables cost nothing, and the unmet demand is the last
-                variable and the objective.
-            session: session with a warm start, if known.
-            prior: start if the session has none.
+            cuts: initial demand rows.
+            cost: cost of each variable.
+            place: name of the program in error messages.
+            most: upper bound of unmet demand; None to require all demand. If given, the variables cost nothing, and
+                the unmet demand is the last variable and the objective.
+            session: stored warm starts; None for no session.
+            prior: warm start if the session has none.
         """
         self.cuts, self.place = cuts, place
         self.solution: Solution | None = None
@@ -82,13 +84,13 @@ class Served:
 
     @property
     def prices(self) -> np.ndarray:
-        """Prices of the rows in the last solution."""
+        """Prices (duals, >= 0) of the demand rows in the last solution."""
         assert self.solution is not None
         limits = len(self.cuts.lines.shares.limits.lower)
         return np.maximum(self.solution.duals[limits : limits + len(self.cuts.group)], 0.0)
 
     def known(self, demand: np.ndarray) -> np.ndarray | None:
-        """Row duals from the session's last solution or prices; None if unknown."""
+        """Row duals from the warm start (basis or worker prices); None if unknown."""
         if self._unlike and self._start is not None:
             cost = None if self._slack is not None else self._cost
             return unlike.shown(self.cuts.lines.shares, self._rows(demand)[0], self._start.prices, cost)
@@ -104,14 +106,15 @@ class Served:
         return start.duals
 
     def bound(self, duals: np.ndarray, demand: np.ndarray) -> float:
-        """Lower bound of the cost of these demands, from any row duals."""
+        """Lower bound of the objective at these demands, from any row duals."""
         return self._at(demand).bound(duals)
 
     def ask(self, demand: np.ndarray) -> Solution:
         """Solve for the given demands, in steps per second.
 
         Raises:
-            Infeasible: the demands cannot be met.
+            Infeasible: the demands cannot be met, and unmet demand is not allowed.
+            SolverTrouble: the solver failed.
         """
         shares = self.cuts.lines.shares
         found = None if self._in_one else self._by_prices(demand)
@@ -140,7 +143,7 @@ class Served:
         raise SolverTrouble(f"{self.place}: rows are missing after {_ROUNDS} rounds")
 
     def _by_prices(self, demand: np.ndarray) -> Solution | None:
-        """Solve by worker prices, for many groups with one row each; None if it fails."""
+        """Solve by dual decomposition, for many groups; None if it fails."""
         shares = self.cuts.lines.shares
         rows, level = self._rows(demand)
         cost = self._cost if level is None else None
@@ -151,9 +154,10 @@ class Served:
         return found if level is None else _not_below(found)
 
     def _rows(self, demand: np.ndarray) -> tuple[unlike.GroupRows, tuple[float, float] | None]:
-        """One row per group, and bounds of the unmet demand.
+        """One demand row per group, and lower and upper bound of the unmet demand.
 
-        Unmet demand may be negative, which yields prices for the next call.
+        The bounds are None if all demand is required. A negative unmet demand is allowed, because its worker prices
+        are a start for the next call.
         """
         lines = self.cuts.lines
         lacks = self._slack is not None
@@ -163,20 +167,20 @@ class Served:
 
     @property
     def start(self) -> Stand | None:
-        """Prices for the start of the next call."""
+        """Worker prices from which the next call starts; None if unknown."""
         return self._start
 
     def scarce(self) -> Stand | None:
-        """Initial prices for a minimum-cost program with almost no unmet demand.
+        """Initial worker prices for the minimum-cost program of the same demands.
 
-        Workers are expensive in this case.
+        The demands are almost infeasible, so workers are expensive. None if no prices are known.
         """
         if self._start is None:
             return None
         return Stand(self._start.prices * (_DEAR * self.cuts.lines.shares.groups), 0.0)
 
     def keep(self) -> None:
-        """Store the final state in the session."""
+        """Store the final basis or worker prices in the session, if there is one."""
         shares = self.cuts.lines.shares
         if self._unlike and self._in_one and self.solution is not None:
             of_types = self.solution.duals[shares.groups : len(shares.limits.lower)]
@@ -187,7 +191,7 @@ class Served:
             self._session.keep(shares, self.solution, self._name, self.cuts.labels)
 
     def _at(self, demand: np.ndarray) -> LinearProgram:
-        """Program for a demand; for known rows only the sides change."""
+        """Linear program for these demands; with the same rows, only row bounds change."""
         shares = self.cuts.lines.shares
         if self._program is None:
             self._program = shares.program(self._cost, self.cuts.rows(demand, self._slack), extra=self._extra)
@@ -204,21 +208,21 @@ def _not_below(found: Solution) -> Solution:
 
 
 def lacking(place: str) -> str:
-    """Session name of the programs of unmet demand."""
+    """Name, in the session, of the program that minimizes unmet demand."""
     return f"{place}, what lacks"
 
 
 def extended(basis: Basis | None, rows: int) -> Basis | None:
-    """Basis for a program with additional rows at the end."""
+    """Basis for a program with `rows` more rows at the end; None if unknown."""
     if basis is None:
         return None
     return basis[0], np.append(basis[1], np.full(rows, _BASIC, dtype=basis[1].dtype))
 
 
 def without_slack(found: Solution) -> Basis | None:
-    """Basis of an unmet-demand solution, for a program without that variable.
+    """Basis of a solution with unmet demand, for the program without this variable.
 
-    A row replaces the variable if it is basic.
+    If the variable of unmet demand is basic, a nonbasic row becomes basic instead. None if unknown.
     """
     basis = found.basis
     if basis is None:

@@ -1,8 +1,9 @@
-"""Minimum pace: minimize the pace of the slowest job, and leave nothing idle.
+"""Minimum pace: minimize the slowest job's pace, then maximize throughput.
 
-Jobs with equal throughputs are one group, regardless of demands (demand_groups.py). The minimum pace comes first
-(root_search.py), then the times that keep it and add the most throughput, then the share of each job
-(time_windows.py). A job that its group cannot serve becomes a separate group, and the steps are repeated.
+The pace is a finish-time fairness, or a makespan in seconds: larger is slower (root_search.py). Jobs with equal
+throughputs are one group, regardless of demands (demand_groups.py). First comes the minimum pace (root_search.py),
+then the times of the groups that keep it and add the most throughput, then the share of each job (time_windows.py).
+If a group's times cannot be split among its jobs, some of them become separate groups, and the steps are repeated.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,14 @@ _ROOM = 1e-10  # relaxation of a pace, so that rounding does not make it infeasi
 
 @dataclass(frozen=True, eq=False)
 class MinPace:
-    """Groups, minimum pace, times that keep it, and entries of the allocation."""
+    """Allocation with the minimum pace.
+
+    Attributes:
+        lines: groups of jobs and their options.
+        found: minimum pace, with its proof.
+        kept: values of the variables at this pace.
+        entries: entries of the allocation.
+    """
 
     lines: GroupLines
     found: LeastPace
@@ -47,8 +55,9 @@ def paced(
     """Allocation with the minimum pace; only the groups if no job can run.
 
     Arguments:
-        place: name for messages.
-        session: session with a warm start, if known.
+        pace: demand of each job as a function of the pace.
+        place: name of the program in error messages.
+        session: stored warm starts; None for no session.
     """
     apart, above = np.zeros(len(snapshot.jobs)), 0.0
     while True:
@@ -68,7 +77,7 @@ def paced(
 def _together(
     lines: GroupLines, pace: DemandAtPace, place: str, above: float, session: Session | None
 ) -> tuple[LeastPace, Kept]:
-    """Minimum pace, at least `above`, and times that keep it."""
+    """Minimum pace, from the known lower bound `above`, and a solution that keeps it."""
     found = least(lines, pace, place, above, session)
     if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
         session.forget(lacking(place))  # one job may set the pace in the next call, too
@@ -81,7 +90,8 @@ def _alone(
 ) -> tuple[LeastPace, Kept] | None:
     """Solution if the slowest job on its fastest workers sets the pace, else None.
 
-    No allocation has a smaller pace. The attempt is skipped if workers were the limit in the last call.
+    No allocation has a smaller pace. The attempt is skipped if `above`, a known lower bound of the pace, is larger, or
+    if workers were the limit in the last call.
     """
     runs = lines.shares.group >= 0
     now = slowest(lines, pace)
@@ -99,7 +109,7 @@ def _alone(
 
 
 def _least_idle(lines: GroupLines) -> np.ndarray:
-    """Cost of the variables: negative throughput relative to each group's fastest."""
+    """Cost of each variable: minus its throughput, relative to each group's fastest."""
     shares = lines.shares
     cost = -shares.steps_first / lines.fastest[shares.first]
     both = shares.second >= 0

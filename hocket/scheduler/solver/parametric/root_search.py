@@ -1,9 +1,11 @@
 """Root search: smallest pace p at which all demands can be met.
 
-A job's demand at pace p is remaining / (p * due - elapsed), which decreases in p. The pace is a finish-time fairness,
-or, with due 1 and elapsed 0, a makespan in seconds. The unmet demand is the value of a linear program with right
-sides convex in p, so it is convex in p. The duals at one p bound it at every other p; the next p is where their bound
-is 0. All iterates are below the solution and converge quickly, which proves that no smaller p is feasible.
+At pace p, a job completes p * due seconds after its arrival. Its demand is remaining / (p * due - elapsed) steps per
+second, which decreases in p. The pace is a finish-time fairness, or, with due 1 and elapsed 0, a makespan in seconds.
+
+The minimum unmet demand is the value of a linear program with right sides convex in p, so it is convex in p. The duals
+at one p bound the unmet demand at every other p; the next p is where this bound is 0. The iterates approach the
+solution from below and converge quickly. This proves that no smaller p is feasible.
 Source: Newton's method on the value function of a linear program (Dinkelbach 1967 for the linear-fractional case).
 """
 
@@ -19,21 +21,27 @@ from hocket.scheduler.solver.parametric.infeasibility_prices import looks
 from hocket.scheduler.solver.parametric.min_cost_demand import PriorSolution, Served, without_slack
 
 _STEPS = 100
-_LACKING = 1e-11  # part of a group's maximum throughput
-_CLOSE = 1e-12
+_LACKING = 1e-11  # unmet demand that counts as 0, as a fraction of a group's maximum throughput
+_CLOSE = 1e-12  # relative tolerance of equal paces
 _NEAR = 1e-9  # relative tolerance of bounds from known duals
 
 
 @dataclass(frozen=True, eq=False)
 class DemandAtPace:
-    """Demands of jobs at a pace; arrays by job."""
+    """Demand of each job as a function of the pace; arrays by job.
+
+    Attributes:
+        remaining: remaining training steps.
+        due: seconds from arrival to completion at pace 1.
+        elapsed: seconds since arrival.
+    """
 
     remaining: np.ndarray
     due: np.ndarray
     elapsed: np.ndarray
 
     def demand(self, pace: float) -> np.ndarray:
-        """Steps per second needed by each job."""
+        """Steps per second that each job needs at a pace."""
         return self.remaining / (pace * self.due - self.elapsed)
 
     def change(self, pace: float) -> np.ndarray:
@@ -41,15 +49,19 @@ class DemandAtPace:
         return -self.demand(pace) * self.due / (pace * self.due - self.elapsed)
 
     def alone(self, steps: np.ndarray) -> np.ndarray:
-        """Pace of each job at constant throughputs; shape (jobs,)."""
+        """Pace of each job at the constant throughput `steps`, in steps per second."""
         return (self.elapsed + self.remaining / steps) / self.due
 
 
 @dataclass(frozen=True, eq=False)
 class LeastPace:
-    """Minimum pace, with its rows, duals, and the final state of its program.
+    """Minimum pace.
 
-    The duals of the limits are from the last infeasible pace.
+    Attributes:
+        pace: the minimum pace.
+        cuts: demand rows of the program of unmet demand.
+        duals: duals of time and workers at the last infeasible pace; if there is none, 0 or those of the warm start.
+        prior: warm start for a minimum-cost program with the same rows.
     """
 
     pace: float
@@ -60,7 +72,14 @@ class LeastPace:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Times that keep a pace, the demands at it, and the rows with their prices."""
+    """Solution that keeps a pace.
+
+    Attributes:
+        solution: values of the variables.
+        demand: steps per second of each job at the pace.
+        cuts: demand rows of the program.
+        prices: price (dual, >= 0) of each demand row.
+    """
 
     solution: Solution
     demand: np.ndarray
@@ -74,9 +93,14 @@ def least(
     """Compute the minimum pace.
 
     Arguments:
-        place: name for messages.
+        lines: groups of jobs and their options.
+        pace: demand of each job as a function of the pace.
+        place: name of the program in error messages.
         above: known lower bound of the pace.
-        session: session with a warm start, if known.
+        session: stored warm starts; None for no session.
+
+    Raises:
+        SolverTrouble: the search does not converge, or the solver failed.
     """
     shares = lines.shares
     limits = len(shares.limits.lower)
@@ -84,7 +108,7 @@ def least(
     now = max(above, slowest(lines, pace))
     demand = np.where(runs, pace.demand(now), 0.0)
     cuts = lines.start(demand)
-    # Demands decrease with the pace, so unmet demand never exceeds this.
+    # Demands decrease with the pace, so the unmet demand never exceeds this value of the first pace.
     most = float(cuts.asked(demand).max(initial=0.0))
     served = Served(cuts, np.zeros(shares.variables), place, most, session)
     duals = np.zeros(limits)
@@ -112,7 +136,7 @@ def least(
 
 
 def slowest(lines: GroupLines, pace: DemandAtPace) -> float:
-    """Lower bound of the pace: slowest job, if each runs on its fastest workers."""
+    """Lower bound of the pace: the slowest job, if each runs on its fastest workers."""
     shares = lines.shares
     return float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[shares.group >= 0].max())
 
@@ -137,11 +161,12 @@ def outset(lines: GroupLines, pace: DemandAtPace) -> float:
 
 
 def _beyond(served: Served, pace: DemandAtPace, duals: np.ndarray, now: float, bound: float) -> float:
-    """Pace up to which these duals prove unmet demand.
+    """Pace up to which these duals prove that some demand is unmet.
 
     Arguments:
         duals: duals of all rows.
-        bound: unmet demand at the current pace, by these duals.
+        now: current pace.
+        bound: lower bound of the unmet demand at the current pace, from these duals.
     """
     cuts, limits = served.cuts, len(served.cuts.lines.shares.limits.lower)
     runs = cuts.lines.shares.group >= 0
@@ -160,6 +185,7 @@ def root(function: Callable[[float], tuple[float, float]], start: float) -> floa
 
     Arguments:
         function: returns value and slope.
+        start: point at or to the left of the zero. If the value there is not positive, the result is `start`.
     """
     at = start
     for _ in range(_STEPS):
@@ -174,7 +200,13 @@ def root(function: Callable[[float], tuple[float, float]], start: float) -> floa
 
 
 def at_pace(served: Served, pace: DemandAtPace, now: float) -> Kept:
-    """Minimum-cost times that meet all demands at a feasible pace."""
+    """Minimum-cost solution that meets all demands at a feasible pace.
+
+    The demands are those of a pace that is larger by a factor of 1 + 1e-9 to 1 + 1e-7, because of rounding.
+
+    Raises:
+        SolverTrouble: even the largest of these paces is infeasible, or the solver failed.
+    """
     runs = served.cuts.lines.shares.group >= 0
     for room in (1e-9, 1e-8, 1e-7):
         demand = np.where(runs, pace.demand(now * (1 + room)), 0.0)

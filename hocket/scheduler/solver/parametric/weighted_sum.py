@@ -1,13 +1,14 @@
 """Maximum weighted sum of throughputs, with a separate weight for each job.
 
-In a group of jobs with equal throughputs, the jobs are ordered by weight along the group's line of rates
-(demand_groups.py); no lighter job should precede a heavier one. The value of a group is the sum over positions k of
-(weight k - weight k+1) times the maximum throughput of its first k jobs, which is concave in the group's times. Any
-rate l per position gives an upper bound,
+The times of a group of jobs with equal throughputs form a line of rates, fastest first (demand_groups.py). The
+heaviest job gets the first unit of length of the line, the next job the second unit, and so on. The value of a group
+is the sum over positions k of (weight k - weight k+1) times the throughput of its first k jobs, which is concave in
+the group's times. Any rate l gives an upper bound of this throughput,
 
     throughput of the first k jobs  <=  k l + sum over options of time * max(rate - l, 0),
 
-which is exact for the rate at position k of the line. Bounds are added until they meet the value of the times.
+which is exact if l is the rate at position k of the line. Bounds with one rate per position are added to a linear
+program until they equal the value of its solution.
 Source: cutting planes (Kelley 1960); the line as in demand_groups.py.
 """
 
@@ -22,15 +23,18 @@ from hocket.scheduler.solver.parametric.min_cost_demand import extended
 
 _ROUNDS = 500
 _BLOCKS = 4  # blocks per group, each with separate bounds; more blocks mean fewer rounds of larger programs
-_CLOSE = 1e-9
+_CLOSE = 1e-9  # relative tolerance of bounds
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Some positions of a group's line.
+    """Consecutive positions of a group's jobs, in descending order of weight.
 
-    The fields are the block number, the group, the positions from 1, and the decrease of the weight after each
-    position.
+    Attributes:
+        number: index of the block among all blocks.
+        group: index of the group.
+        place: positions in the group, counted from 1.
+        fall: decrease of the weight from each position to the next.
     """
 
     number: int
@@ -40,12 +44,13 @@ class _Block:
 
 
 class Ranks:
-    """Cutting-plane program of the groups' lines, with a weight for each job."""
+    """Cutting-plane solver for the maximum weighted sum of throughputs."""
 
     def __init__(self, lines: GroupLines, weights: np.ndarray) -> None:
         """
         Arguments:
-            weights: weights >= 0 by job, for throughput relative to the job's fastest option alone.
+            lines: groups of jobs and their options.
+            weights: weight of each job, >= 0, for its throughput relative to its fastest option without a partner.
         """
         self.lines = lines
         shares = lines.shares
@@ -60,7 +65,7 @@ class Ranks:
             fall = own - np.append(own[1:], 0.0)
             for places in np.array_split(np.arange(len(own)), min(_BLOCKS, len(own))):
                 self.blocks.append(_Block(len(self.blocks), g, places + 1.0, fall[places]))
-        self._rows: list[tuple[np.ndarray, np.ndarray]] = []  # columns, values
+        self._rows: list[tuple[np.ndarray, np.ndarray]] = []  # columns and values of each bound
         self._lower: list[float] = []
         self._extra: list[tuple[float, float]] = []
         for block in self.blocks:
@@ -70,10 +75,16 @@ class Ranks:
             self._add(block, *self._bound(block, np.zeros(len(block.place))))
 
     def solve(self, place: str) -> tuple[Solution, float]:
-        """Times of the variables, and the relative gap of their value.
+        """Solve, adding bounds until they are tight.
 
         Arguments:
-            place: name for messages.
+            place: name of the program in error messages.
+
+        Returns:
+            The solution of the last linear program, and the relative optimality gap of its value.
+
+        Raises:
+            SolverTrouble: the bounds do not become tight, or the solver failed.
         """
         shares = self.lines.shares
         unit = max(1.0, sum(most for _, most in self._extra))
@@ -106,14 +117,25 @@ class Ranks:
         return self.lines.variable[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
 
     def _rates(self, block: _Block, times: np.ndarray) -> np.ndarray:
-        """Rate at each position of the line."""
+        """Steps per second at each of the block's positions in the group's line of rates.
+
+        Arguments:
+            times: values of the variables of the linear program.
+        """
         steps = self.lines.steps[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
         order = np.argsort(-steps, kind="stable")
         ends = np.cumsum(times[self._variables(block)][order])
         return np.append(steps[order], 0.0)[np.searchsorted(ends, block.place - 1e-12)]
 
     def _bound(self, block: _Block, rates: np.ndarray) -> tuple[float, np.ndarray]:
-        """Constant of the upper bound, and a coefficient for each option of the group."""
+        """Upper bound of the block's value, linear in the times of the group's options.
+
+        Arguments:
+            rates: rate l of the bound at each position.
+
+        Returns:
+            Constant of the bound, and coefficient of each option's time.
+        """
         steps = self.lines.steps[self.lines.begins[block.group] : self.lines.begins[block.group + 1]]
         unit = self.unit[block.group]
         above = np.maximum(steps[:, None] - rates, 0.0) @ block.fall

@@ -1,10 +1,10 @@
 """Minimum total completion time: assign jobs to positions in worker queues.
 
 The last job on a worker delays only itself, the last but one delays two jobs, and so on: a job of t seconds at
-position p from the end adds p t. Workers of a type are interchangeable, so the capacity of a position is the number
-of workers, and a position is needed only when the one behind it is full. Jobs are placed one by one, the longest
-first, each along the cheapest chain of moves. The final prices of positions prove that no assignment has a smaller
-sum.
+position p, counted from the end of the queue, adds p t to the sum of completion times. Workers of a type are
+interchangeable, so a position holds as many jobs as there are workers of its type. It is needed only when the next
+position towards the end is full. Jobs are placed one by one, the longest first, each along the cheapest chain of
+moves. The final prices (dual variables) of the positions prove that no assignment has a smaller sum.
 Source: successive shortest augmenting paths (Tomizawa 1971; Jonker and Volgenant 1987).
 """
 
@@ -16,21 +16,21 @@ _Heap = list[tuple[float, int]]
 
 
 class Queues:
-    """Positions, starting from the last ones, and the jobs in each.
+    """Assignment of jobs to queue positions with the minimum sum of completion times.
 
     Attributes:
-        kind, rank: worker type of each position, and its number from the end, from 1.
-        place: position of each job.
-        sum_s: sum of completion times.
-        bound_s: lower bound of the sum of any assignment.
+        kind, rank: worker type of each position, and its number counted from the end of the queue; 1 is the last.
+        place: index of the position of each job.
+        sum_s: sum of completion times, in seconds.
+        bound_s: lower bound of the sum of any assignment, in seconds.
     """
 
     def __init__(self, needs_s: np.ndarray, workers: list[int]) -> None:
         """
         Arguments:
-            needs_s: seconds of each job on each type; shape (jobs, kinds), at least one job; inf where it cannot run,
-                but not for all types.
-            workers: workers of each type, at least one.
+            needs_s: seconds of each job on each worker type; shape (jobs, types), at least one job. It is inf on types
+                where the job cannot run; each job can run on some type.
+            workers: number of workers of each type, at least one each.
         """
         self._workers = workers
         self._needs_s: list[list[float]] = needs_s.tolist()
@@ -39,7 +39,7 @@ class Queues:
         self.place = [-1] * len(needs_s)
         self._price: list[float] = []
         self._room: list[int] = []
-        # For each full position and every target: cost of moving each of its jobs; may contain jobs that have left.
+        # For each full position, by target position: heap of (change of cost, job); jobs may have left.
         self._moves: list[dict[int, _Heap]] = []
         for k in range(len(workers)):
             self._add(k, 1)
@@ -51,10 +51,10 @@ class Queues:
         self.bound_s = float(ends_s.min(axis=1).sum() - price.dot([workers[k] for k in self.kind]))
 
     def first(self) -> list[tuple[int, int]]:
-        """First job of each worker, with the worker type.
+        """First job of each worker, with the index of the worker type.
 
-        In a position shared by several jobs, as many are first as workers have no earlier job, in the given order of
-        jobs.
+        The jobs at one position run on different workers of its type. The workers without an earlier job get the jobs
+        with the lowest indices.
         """
         there: list[list[int]] = [[] for _ in self.kind]
         for job, place in enumerate(self.place):
@@ -77,7 +77,7 @@ class Queues:
         self._moves.append({})
 
     def _put(self, jobs: list[int]) -> None:
-        """Place jobs one by one, each where it adds the least."""
+        """Place jobs one by one, each where it adds the least to the sum."""
         place, room, kind, rank, price = self.place, self._room, self.kind, self.rank, self._price
         for job in jobs:
             needs_s = self._needs_s[job]
@@ -92,9 +92,16 @@ class Queues:
                 self._add(kind[at], rank[at] + 1)
 
     def _move_on(self, job: int, distance: list[float]) -> int:
-        """Place a job by the cheapest chain of moves; return the position it fills.
+        """Place a job at a full position by the cheapest chain of moves.
 
-        The job enters at the other end of the chain.
+        The job enters a full position, one of the jobs there moves to another position, and so on, until a position
+        has room.
+
+        Arguments:
+            distance: cost of the job at each position, updated in place.
+
+        Returns:
+            Index of the position with room, where the chain ends.
         """
         price, place = self._price, self.place
         through = [job] * len(distance)  # job that would move into each position
@@ -135,7 +142,12 @@ class Queues:
             heappush(heap, (rank[to] * needs_s[kind[to]] - here_s, job))
 
     def _moves_from(self, at: int, near: list[int]) -> dict[int, _Heap]:
-        """Heaps of moves from a position to the given positions, and maybe others."""
+        """Heaps of moves, (change of cost, job), from a full position, by target position.
+
+        Arguments:
+            at: index of the full position.
+            near: target positions; the result may contain others.
+        """
         moves = self._moves[at]
         new = [to for to in near if to not in moves]
         if new:

@@ -2,8 +2,8 @@
 
 `serve` is written in the subset of Python that numba can compile; both versions give bitwise equal results. Compiled
 it takes one microsecond, and in plain Python three to ten. Loading the compiled version costs 0.25 s of CPU time, and
-compiling it, once per machine, another 0.5 s. A process therefore starts with plain Python and switches when its work
-would have paid for the load.
+compiling it, once per machine, another 0.5 s. A process therefore starts with plain Python, and switches when it has
+spent about as much time in plain Python as the load costs.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,18 +24,18 @@ _worked = 0
 def served(
     steps: np.ndarray, scale: Sequence[int], workers: list[int], kind: list[int], overtake: bool
 ) -> tuple[np.ndarray, int, float] | None:
-    """Serve a queue.
+    """Give each queued job, in order, the fastest of the remaining workers.
 
     Arguments:
-        steps: throughputs of the queued jobs; shape (line, columns).
-        scale: scale factors of the queued jobs.
-        workers: workers of each type.
-        kind: type of each column.
+        steps: throughputs of the queued jobs, in queue order; shape (jobs, columns).
+        scale: scale factor (number of workers) of each queued job.
+        workers: number of workers of each type.
+        kind: worker type of each column.
         overtake: True if later jobs may pass a job that does not fit; False if the queue ends at such a job.
 
     Returns:
-        Column of each served job in queue order, -1 if it does not fit; the number of running jobs; their value. None
-            if a queued job cannot run even on an idle cluster.
+        Column of each considered job in queue order, -1 if it does not fit; number of running jobs; their value, see
+            `Queued.worth`. None if a queued job cannot run even on an idle cluster.
     """
     global _worked
     table, line = [*workers, *kind, *scale], len(steps)
@@ -58,16 +58,16 @@ def served(
 
 
 def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tuple[int, int, float]:
-    """Serve a queue, in code for both Python and numba.
+    """`served` in code for both Python and numba.
 
     Arguments:
         steps, overtake: as for `served`.
-        table: workers of the types, then types of the columns, then scale factors of the queue.
-        types: number of types.
-        found: output, columns of the served jobs.
+        table: number of workers of each type, then type of each column, then scale factor of each job.
+        types: number of worker types.
+        found: output: column of each considered job, -1 if it does not fit.
 
     Returns:
-        Number of served jobs (-1 if some job cannot run), number of running jobs, and their value.
+        Number of considered jobs (-1 if some job cannot run), number of running jobs, and their value.
     """
     line = len(steps)
     columns = len(table) - types - line
@@ -75,10 +75,10 @@ def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tup
     left = workers.copy()
     free = sum(left)
     end, run = 0, 0
-    lost = 0.0  # loss against all jobs on their fastest workers
+    lost = 0.0  # loss of value against all considered jobs on their fastest workers
     while end < line and free > 0 and (overtake or run == end):
         speeds, needs = steps[end], scale[end]
-        best, most, at = 0.0, 0.0, -1  # most: on remaining workers
+        best, most, at = 0.0, 0.0, -1  # best speed on an idle cluster, and on the remaining workers
         for c in range(columns):
             speed = speeds[c]
             if speed > most:
@@ -112,7 +112,7 @@ def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tup
 
 @cache
 def compiled() -> _Serve | None:
-    """`serve` compiled by numba; None if numba or its cache folder is missing."""
+    """Function `serve`, compiled by numba; None without numba or its cache folder."""
     try:
         from numba import njit
 

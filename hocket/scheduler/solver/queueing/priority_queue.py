@@ -1,7 +1,8 @@
 """Priority queue: in order, each job gets the fastest remaining workers.
 
-Each job runs all the time. With space sharing, waiting jobs join a running job when no workers are left, if both
-together keep at least 1.5 times the throughput of one alone, the public policy's threshold.
+A job with workers runs all the time; the others wait. With space sharing, a waiting job may share the workers of a
+running job, called its host. Each of the two then keeps a fraction of its throughput alone. The fractions must add up
+to more than 1.5, the public policy's threshold.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from hocket.scheduler.solver.lp.rejected import refusal, refusals
 from hocket.scheduler.solver.queueing.greedy_fastest import served
 
 _WORTHWHILE = 1.5
-_KNOWN = 512  # maximum number of entries with cached arrays
+_KNOWN = 512  # largest number of entries with cached arrays
 _FIRST, _ALONE, _ALWAYS = np.arange(_KNOWN), np.full(_KNOWN, ALONE), np.ones(_KNOWN)
 for _part in (_FIRST, _ALONE, _ALWAYS):
     _part.setflags(write=False)
@@ -25,16 +26,16 @@ for _part in (_FIRST, _ALONE, _ALWAYS):
 
 @dataclass(eq=False, slots=True)
 class Queued:
-    """Result of a queue.
+    """Result of a priority queue.
 
     Attributes:
-        order: runnable jobs in queue order; a range for all jobs in index order.
-        refused: reason by index, for jobs that cannot run.
-        jobs, columns: running jobs without joined jobs, in queue order, and their columns.
-        worth: sum of throughputs alone, relative to the fastest, each times the number of jobs from this job to the
-            end of the queue.
-        pairs: (running job, joined job).
-        stuck: first job that did not fit, if any.
+        order: jobs that can run, in queue order; a range if these are all jobs in index order.
+        refused: reason by job index, for jobs that cannot run.
+        jobs, columns: jobs that got workers of their own, in queue order, and their columns.
+        worth: value of these jobs: sum of throughput alone, relative to the job's fastest column, times the number of
+            jobs from this job to the end of the queue.
+        pairs: (host, waiting job that shares the host's workers).
+        stuck: first job that did not fit; None if there is none.
     """
 
     order: Final[Sequence[int]]
@@ -46,7 +47,7 @@ class Queued:
     stuck: Final[int | None]
 
     def allocation(self, snapshot: Snapshot, objective: float) -> Allocation:
-        """Allocation of all the time to the running jobs, with reasons for all jobs."""
+        """Allocation with the running jobs all the time, and a reason for each job."""
         size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self))
         first, alone, always = all_the_time(size)
         if not self.pairs and isinstance(self.jobs, range):
@@ -61,7 +62,7 @@ class Queued:
 
 
 def all_the_time(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First, second and fraction arrays of jobs 0 to size - 1, alone, all the time."""
+    """Arrays first, second and fraction for jobs 0 to size - 1, alone, all the time."""
     return _entries(size) if size <= _KNOWN else (np.arange(size), np.full(size, ALONE), np.ones(size))
 
 
@@ -71,12 +72,12 @@ def _entries(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def queue(snapshot: Snapshot, order: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:
-    """Serve a queue.
+    """Give each job, in queue order, the fastest of the remaining workers.
 
     Arguments:
         order: jobs in queue order, including jobs that cannot run; a range for all jobs in index order.
         overtake: True if later jobs may pass a job that does not fit; False to stop there.
-        untouched: number of jobs at the head of the queue that other jobs may not join.
+        untouched: number of jobs at the head of the queue that do not share their workers with others.
     """
     refused: dict[int, str] = {}
     found = _served(snapshot, order, overtake)
@@ -102,7 +103,7 @@ def queue(snapshot: Snapshot, order: Sequence[int], overtake: bool, untouched: i
 
 
 def _served(snapshot: Snapshot, order: Sequence[int], overtake: bool) -> tuple[np.ndarray, int, float] | None:
-    """Call `served` for the jobs in this order."""
+    """Call greedy_fastest.py's `served` for the jobs in this order."""
     steps, scale = snapshot.throughputs, snapshot.scale_factors
     if not isinstance(order, range):
         steps, scale = steps.take(order, axis=0), [scale[j] for j in order]
@@ -118,7 +119,19 @@ def _joined(
     untouched: Sequence[int],
     overtake: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs: each waiting job, in order, joins the host with the largest sum."""
+    """Let each waiting job, in order, share the workers of a running job, its host.
+
+    The host is one with the largest sum of both jobs' remaining fractions of throughput.
+
+    Arguments:
+        jobs, columns: running jobs and their columns.
+        waiting: waiting jobs, in queue order.
+        untouched: running jobs that do not share their workers.
+        overtake: False to stop at the first waiting job without a host.
+
+    Returns:
+        Pairs (host, waiting job).
+    """
     assert snapshot.pairs is not None
     if not waiting:
         return []
@@ -147,7 +160,16 @@ def _joined(
 def _worthwhile(
     kept: np.ndarray, own: int, scale: int, kinds: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
-    """Kinds of hosts that a job of this class and scale factor can join, best first."""
+    """Kinds of running jobs with which a waiting job can usefully share workers.
+
+    Arguments:
+        kept: see Pairs.
+        own, scale: space-sharing class and scale factor of the waiting job.
+        kinds: space-sharing class, column and scale factor of each kind of running jobs.
+
+    Returns:
+        The useful kinds, those with the largest sum of remaining throughputs first.
+    """
     alike = [kind for kind in kinds if kind[2] == scale]
     there, column = [kind[0] for kind in alike], [kind[1] for kind in alike]
     both = [

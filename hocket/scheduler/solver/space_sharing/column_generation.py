@@ -1,14 +1,16 @@
 """Column generation for space sharing among many distinct jobs.
 
-Shares of throughput depend only on the classes of the two jobs. It is therefore enough to know how long each job is
-beside some job of a class on a column, called its role. Two conditions are needed. Jobs of class k are beside class l
-for as long as jobs of l are beside k. No job is beside its own class for more than half of the class's total time
-with itself. The pairs can then be constructed afterwards. This is exact, with as many roles as jobs times classes
-instead of jobs times jobs.
+The throughput that two jobs keep beside each other depends only on their kinds. A kind is a space-sharing class and a
+scale factor. A role is a group of jobs on a column beside some job of a kind. It is enough to know the time of each
+role, under two conditions. Balance: jobs of kind k are beside kind l for as long as jobs of kind l are beside kind k.
+Halves: no job is beside its own kind for more than half of the kind's total time with itself. The pairs can then be
+constructed afterwards (pairing.py). This is exact, with as many roles as jobs times kinds, instead of a variable for
+each two jobs.
 
-A role enters the program when its duals show a gain. A balance row without roles has no price; it gets the price at
-which the best roles of both sides gain equally, so a role enters only together with a partner. With these prices, and
-with each job's time price raised by the gain of its best missing role, the duals bound all solutions with any roles.
+A role enters the linear program when the duals show a gain. A balance row without roles has no price (dual); it gets
+the price at which the best roles of both sides gain equally, so a role enters only together with a partner. With these
+prices, and with the price of each job's time raised by the gain of its best missing role, the duals bound all
+solutions with any roles.
 Source: Narayanan's dissertation, section 5.3.1; column generation (Dantzig and Wolfe 1960).
 """
 
@@ -25,12 +27,12 @@ from hocket.scheduler.solver.lp.ungroup import Entries
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from hocket.scheduler.solver.space_sharing.pairing import laid_out
 
-MOST_GROUPS = 256  # with more groups, roles are faster than pairs
+MOST_GROUPS = 256  # with more groups, roles are faster than a variable for each two groups
 _ROUNDS = 60
 _CLOSE = 1e-8  # relative gap at which a solution is accepted
 _GAIN = 1e-10  # smallest gain of a useful role
 _ENTRANTS = 4  # roles per group that enter in one round
-_USED = 1e-9
+_USED = 1e-9  # tolerance of times
 _LEAST = 1e-4  # smallest unit of a demand row, relative to a job's maximum throughput
 _BASIC = 1  # a state in a basis
 _MORE, _FEW = 1.25, 100  # growth in roles (factor, count) beyond which the basis is not reused
@@ -38,13 +40,13 @@ _MORE, _FEW = 1.25, 100  # growth in roles (factor, count) beyond which the basi
 
 @dataclass(frozen=True, eq=False)
 class ColumnObjective:
-    """Objective of a program.
+    """Objective: maximize the value of throughputs, or the met fraction of demands.
 
     Attributes:
         worth: value of a step per second, by group, or by group and column.
-        due: demand in steps per second, by group; the minimum fraction of it is maximized. 0 for groups without a
-            demand.
-        kept: True to require all of the demand and maximize the value in addition.
+        due: demand of a job of each group in steps per second, 0 for no demand; None for no demands at all. The
+            fraction that can be met of all demands is maximized, plus the value.
+        kept: True to require all of the demand and maximize only the value.
     """
 
     worth: np.ndarray
@@ -54,15 +56,17 @@ class ColumnObjective:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSolution:
-    """Solution of a program.
+    """Solution found by column generation.
+
+    The cost is minus the objective that is maximized.
 
     Attributes:
         entries: entries of an allocation.
         duals: duals of time and workers.
         bound: lower bound of the cost of any solution.
         objective: cost of this solution.
-        prices: price of the demand of a job of each group, in steps per second.
-        note: note if the round limit was reached.
+        prices: price (dual) of a step per second of demand, by group; 0 without demands.
+        note: text if the round limit was reached before the optimum, else empty.
     """
 
     entries: Entries
@@ -74,10 +78,13 @@ class ColumnSolution:
 
 
 def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVariables | None:
-    """Groups without pairs, if there are too many for all pairs; else None.
+    """Groups without pairs, if space sharing has too many groups for all pairs.
 
     Arguments:
         keys: see AllocationVariables.
+
+    Returns:
+        Groups and variables of jobs without a partner; None without space sharing or with few groups.
     """
     if snapshot.pairs is None or len(snapshot.jobs) <= MOST_GROUPS:
         return None
@@ -86,12 +93,22 @@ def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVaria
 
 
 class Roles:
-    """Groups, their kinds, and the roles in the program."""
+    """Column generation: groups, their kinds, and the roles in the linear program.
+
+    Attributes:
+        shares: groups without pairs.
+        kind: kind of each group.
+        steps: steps per second of a job without a partner; shape (groups, columns).
+        kept: fraction of throughput that a job keeps beside another; shape (kinds, partner kinds, columns).
+        aim: current objective.
+    """
 
     def __init__(self, shares: AllocationVariables, pairs: Pairs, aim: ColumnObjective) -> None:
         """
         Arguments:
-            shares: groups without pairs; jobs of one group have one class.
+            shares: groups without pairs; the jobs of a group have the same space-sharing class.
+            pairs: space-sharing throughputs.
+            aim: objective.
         """
         self.shares = shares
         self.kind, of = _kinds(shares, pairs.classes[shares.member])
@@ -113,7 +130,7 @@ class Roles:
         self.after(aim)
 
     def after(self, aim: ColumnObjective) -> None:
-        """Change the objective and keep the roles in the program."""
+        """Set another objective; the roles found so far stay in the program."""
         self.aim = aim
         worth = np.asarray(aim.worth, dtype=float)
         self._worth = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], self.steps.shape)
@@ -123,10 +140,14 @@ class Roles:
             self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
 
     def best(self, place: str) -> ColumnSolution:
-        """Solve with all useful roles, or with those found by the round limit.
+        """Solve, adding roles until no other role would help, or until the round limit.
 
         Arguments:
-            place: name for messages.
+            place: name of the program in error messages.
+
+        Raises:
+            Infeasible: the required demand cannot be met (`kept`).
+            SolverTrouble: the solver failed.
         """
         for rounds in range(1, _ROUNDS + 1):
             role = np.nonzero(self._inside)
@@ -153,11 +174,16 @@ class Roles:
         raise AssertionError("the last round returns")
 
     def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Code of each role, in order."""
+        """Integer code of each role; ascending, as roles are sorted."""
         return np.ravel_multi_index(role, self._able.shape)
 
     def _keep(self, found: Solution, role: tuple[np.ndarray, ...], known: np.ndarray) -> None:
-        """Store the final state of a program."""
+        """Store the final basis of a program, if it is known.
+
+        Arguments:
+            role: group, kind of the partner and column of each role.
+            known: codes of the balance rows.
+        """
         basis = found.basis
         self._ended = None if basis is None else (*basis, self._codes(role), known)
 
@@ -165,7 +191,11 @@ class Roles:
         """Basis of the last program, extended: new roles at 0, new rows basic.
 
         Arguments:
-            known: codes of the balances.
+            role: group, kind of the partner and column of each role.
+            known: codes of the balance rows.
+
+        Returns:
+            None if no basis is stored, or if it does not fit: many new roles, or demands added or removed.
         """
         if self._ended is None:
             return None
@@ -188,7 +218,17 @@ class Roles:
         return states, sides
 
     def _split(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> bool:
-        """Add rows for jobs beside their own class for more than half of its time."""
+        """Limit jobs that are beside their own kind for more than half of its time.
+
+        One row (see `_halves`) is added for each such group and column.
+
+        Arguments:
+            role: group, kind of the partner and column of each role.
+            x: values of the variables.
+
+        Returns:
+            True if a row was added.
+        """
         group, beside, column = role
         time = x[self.shares.variables : self.shares.variables + len(group)]
         own = np.flatnonzero(self.kind[group] == beside)
@@ -200,9 +240,13 @@ class Roles:
         return new.shape[1] > 0
 
     def _halves(self, group: np.ndarray, beside: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Entries (row, role, value) of the rows added by `_split`.
+        """Matrix entries (row, role, value) of the rows added by `_split`.
 
-        A row limits a job's time beside its own class minus half of the class's time.
+        Each row is for a group on a column: a job's time beside its own kind, minus half of the kind's total time with
+        itself, is at most 0.
+
+        Arguments:
+            group, beside, column: group, kind of the partner and column of each role.
         """
         who, where = self._half[:, :, None]
         there = (self.kind[who] == self.kind[group]) & (self.kind[group] == beside) & (where == column)
@@ -211,7 +255,7 @@ class Roles:
         return row, role, itself / self.shares.count[group[role]] - 0.5
 
     def _enter(self, gain: np.ndarray) -> bool:
-        """Add the best roles of each group; True if any was added."""
+        """Add the roles of each group with the largest gains; True if any was added."""
         flat = gain.reshape(len(gain), -1)
         count = min(_ENTRANTS, flat.shape[1])
         best = np.argpartition(-flat, count - 1, axis=1)[:, :count]
@@ -220,10 +264,13 @@ class Roles:
         return len(group) > 0
 
     def _program(self, role: tuple[np.ndarray, ...]) -> tuple[LinearProgram, np.ndarray, np.ndarray]:
-        """Program with these roles.
+        """Linear program with these roles.
+
+        Arguments:
+            role: group, kind of the partner and column of each role.
 
         Returns:
-            The program; the balance row of each role, -1 for a class beside itself; the codes of the balances.
+            The program; balance row of each role, -1 for a kind beside itself; code of each balance row.
         """
         shares, (group, beside, column) = self.shares, role
         own, steps = self.kind[group], self._beside(role)
@@ -277,10 +324,14 @@ class Roles:
     def _gains(
         self, role: tuple[np.ndarray, ...], balance: np.ndarray, duals: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Gain per unit of time of each role, and duals with all balances priced.
+        """Gain of the objective per unit of time of every possible role.
+
+        Arguments:
+            role, balance: roles in the program, and the balance row of each.
+            duals: duals of the program's rows.
 
         Returns:
-            Gains of shape (groups, classes, columns), and the completed duals.
+            Gains, -inf for impossible roles, shape (groups, kinds, columns); duals with new prices of balance rows.
         """
         shares, (group, beside, column) = self.shares, role
         own, types = self.kind[group], len(shares.snapshot.types)
@@ -298,7 +349,7 @@ class Roles:
         np.maximum.at(inside, self.kind, np.where(self._inside, gain, -np.inf))
         with np.errstate(invalid="ignore"):
             alike = (most.transpose(1, 0, 2) - most) / 2
-        # Roles in the program have no gain at the solver's prices; a range of prices, maybe one point, preserves this.
+        # Roles in the program have no gain at the solver's prices. A range of prices, maybe one point, preserves this.
         price = np.clip(np.nan_to_num(alike), inside.transpose(1, 0, 2), -inside)
         completed = duals.copy()
         first_balance = limits + (0 if self.aim.due is None else shares.groups)
@@ -308,7 +359,7 @@ class Roles:
         return gain + price[self.kind], completed
 
     def _half_gains(self, prices: np.ndarray) -> np.ndarray:
-        """Gain of roles from the rows of `_split`; shape (groups, classes, columns)."""
+        """Gain of each role from the rows of `_split`; shape (groups, kinds, columns)."""
         found = np.zeros(self._able.shape)
         for group, column, price in zip(*self._half.tolist(), prices.tolist(), strict=True):
             kind = self.kind[group]
@@ -317,7 +368,7 @@ class Roles:
         return found
 
     def _beside(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Steps per second of a job in each role."""
+        """Steps per second of a job in each role, beside its partner."""
         group, beside, column = role
         return self.steps[group, column] * self.kept[self.kind[group], beside, column]
 
@@ -327,12 +378,12 @@ class Roles:
 
 
 def sum_of(snapshot: Snapshot, shares: AllocationVariables, worth: np.ndarray, place: str) -> Allocation:
-    """Allocation with the maximum weighted sum of throughputs.
+    """Allocation with the maximum weighted sum of throughputs, by column generation.
 
     Arguments:
         shares: groups from `many`.
         worth: value of a step per second, by group, or by group and column.
-        place: name for messages.
+        place: name of the program in error messages.
     """
     assert snapshot.pairs is not None
     each = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], (shares.groups, len(snapshot.columns)))
@@ -344,7 +395,11 @@ def sum_of(snapshot: Snapshot, shares: AllocationVariables, worth: np.ndarray, p
 
 
 def _kinds(shares: AllocationVariables, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Kind of each group, by class and scale factor, and the class of each kind."""
+    """Kind (class and scale factor) of each group, and the class of each kind.
+
+    Arguments:
+        classes: space-sharing class of each group.
+    """
     table = np.stack([classes, shares.scale])
     _, first, kind = np.unique(table, axis=1, return_index=True, return_inverse=True)
     return kind.ravel(), classes[first]

@@ -1,9 +1,9 @@
 """Minimum pace for many distinct jobs that share workers.
 
-At a pace each job has a demand, and column generation (column_generation.py) gives the maximum fraction of all
-demands that can be met. The duals at one pace prove all paces infeasible up to the pace where they allow all demands;
-that is the next pace. The pace therefore rises from below, with a proof, as in root_search.py. Roles found at one
-pace are reused at the next.
+At a pace each job has a demand (root_search.py), and column generation (column_generation.py) gives the maximum
+fraction of all demands that can be met. The duals at one pace also bound this fraction at larger paces. They prove all
+paces infeasible up to the one where the bound reaches 1; that is the next pace. The pace therefore rises from below,
+with a proof, as in root_search.py. The roles (columns of the program) found at one pace are reused at the next.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,13 @@ _ROOMS = (1e-9, 1e-8, 1e-7)  # relaxation of a pace, so that rounding does not m
 
 @dataclass(frozen=True, eq=False)
 class PairedMinPace:
-    """Proven minimum pace, and a solution that keeps a pace.
+    """Proven minimum pace, and a solution at about this pace.
 
-    The solution omits tiny demands (residuals.py). Duals of time and workers are from the last infeasible pace.
+    Attributes:
+        pace: proven lower bound of the pace.
+        kept: pace that the solution keeps.
+        answer: the solution; it omits tiny demands (residuals.py).
+        duals: duals of time and workers at the last infeasible pace; 0 if there is none.
     """
 
     pace: float
@@ -40,14 +44,16 @@ class PairedMinPace:
 
 
 def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: str) -> PairedMinPace:
-    """Minimum pace, and a solution at it without idle time.
-
-    The solution omits tiny demands (residuals.py).
+    """Minimum pace, and a solution that keeps it and adds the most throughput.
 
     Arguments:
         shares: groups without pairs; the jobs of a group are identical and have equal demands.
-        pace: demands of all jobs.
-        place: name for messages.
+        pairs: space-sharing throughputs.
+        pace: demand of each job as a function of the pace.
+        place: name of the program in error messages.
+
+    Raises:
+        SolverTrouble: the search does not converge, or the solver failed.
     """
     own = DemandAtPace(pace.remaining[shares.member], pace.due[shares.member], pace.elapsed[shares.member])
     roles = Roles(shares, pairs, ColumnObjective(np.zeros(shares.groups)))
@@ -83,9 +89,9 @@ def paced(shares: AllocationVariables, pairs: Pairs, pace: DemandAtPace, place: 
 
 
 def allocation(snapshot: Snapshot, shares: AllocationVariables, pace: DemandAtPace, place: str) -> Allocation:
-    """Allocation at the minimum pace; its objective is the largest pace of any job.
+    """Allocation at the minimum pace.
 
-    Only jobs that can run count.
+    The objective is the largest pace of the jobs that can run.
 
     Arguments:
         shares, pace, place: as for `paced`.
@@ -106,6 +112,9 @@ def _beyond(found: ColumnSolution, own: DemandAtPace, now: float, count: np.ndar
     """Pace up to which a solution's prices prove the demands infeasible.
 
     Arguments:
+        found: solution at the pace `now`.
+        own: demand of a job of each group as a function of the pace.
+        now: current pace.
         count: number of jobs in each group; 0 for groups without a demand.
     """
     prices = found.prices * count
@@ -119,5 +128,5 @@ def _beyond(found: ColumnSolution, own: DemandAtPace, now: float, count: np.ndar
 
 
 def _reached(own: DemandAtPace, gets: np.ndarray, now: float) -> float:
-    """Pace of the slowest job at these throughputs, at least the current pace."""
+    """Pace of the slowest job at the throughputs `gets`, by group, but at least `now`."""
     return max(now, float(own.alone(gets).max()))

@@ -1,7 +1,8 @@
-"""Pairing: construct pairs from each job's time beside kinds of jobs.
+"""Pairing: construct job pairs from each job's time beside kinds of jobs.
 
-Any matching works, because the times of two kinds beside each other are equal, and no job is beside its own kind for
-more than half of the kind's total time with itself (column_generation.py).
+Jobs of one kind have the same space-sharing class and scale factor. Any matching works, because the times of two kinds
+beside each other are equal, and no job is beside its own kind for more than half of the kind's total time with itself
+(column_generation.py).
 """
 
 import numpy as np
@@ -14,13 +15,13 @@ _USED = 1e-9  # smaller times are ignored
 
 
 def laid_out(shares: AllocationVariables, kind: np.ndarray, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
-    """Entries of an allocation: single jobs, and pairs of each two kinds.
+    """Entries of an allocation: jobs alone, and job pairs matched from the roles.
 
     Arguments:
-        shares: variables of the linear program, by group.
+        shares: groups without pairs, and their variables.
         kind: kind of each group.
-        role: groups, partner kinds and columns of the roles.
-        x: times of the groups alone, then of each role, summed over a group's jobs.
+        role: group, kind of the partner and column of each role; three arrays.
+        x: value of each variable of `shares`, then time of each role, both summed over a group's jobs.
     """
     group, beside, column = role
     alone = spread(shares.group, shares.first, shares.second, shares.column, x[: shares.variables])

@@ -1,8 +1,9 @@
 """Residual demand: tiny demands that a solver cannot distinguish from zero.
 
-Jobs that are nearly finished have tiny demands beside jobs of days, and pairing also has rounding errors. The unmet
-part is added to an allocation, alone on the job's fastest workers. It is about the solver's tolerance and is deducted
-from other jobs on a full type. Without it, such a job would never complete.
+Jobs that are nearly finished have tiny demands beside jobs that take days, and pairing also has rounding errors. The
+unmet part of such a demand is added to an allocation, without a partner on the job's fastest workers. If the worker
+type is full, the times of all its jobs are reduced accordingly, by about the solver's tolerance. Without this, a
+nearly finished job would never complete.
 """
 
 import numpy as np
@@ -12,8 +13,8 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.ungroup import Entries
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 
-CRUMB = 1e-8  # part of a group's maximum throughput; a solver keeps larger demands
-_LITTLE = 1e-5  # part of a group's maximum throughput; above it, rounding does not matter without pairs
+CRUMB = 1e-8  # fraction of a group's maximum throughput; the solver meets larger demands
+_LITTLE = 1e-5  # fraction of a group's maximum throughput; above it, rounding does not matter without pairs
 _SHORT = 1e-7  # relative tolerance of unmet demand
 
 
@@ -21,8 +22,10 @@ def with_crumbs(lines: GroupLines, demand: np.ndarray, entries: Entries, snapsho
     """Add unmet tiny demands to the entries of an allocation.
 
     Arguments:
+        lines: groups of jobs and their options.
         demand: steps per second, by job; 0 for jobs that cannot run.
-        snapshot: snapshot with pairs, if entries have pairs; the snapshot of `lines` may lack them.
+        entries: entries of the allocation.
+        snapshot: snapshot with `pairs` if the entries have pairs; the snapshot in `lines` may lack them.
     """
     group = lines.shares.group
     most = np.append(lines.most, 0.0)[group]

@@ -1,10 +1,10 @@
 """Time windows: split a group's times among jobs with different demands.
 
-A group's times, fastest first, form a line with one unit of length per job (demand_groups.py). The job with the
-largest demand takes the stretch of length 1 with a mean rate equal to its demand, or the last stretch if that is
-faster. The rest still satisfies the condition of the other jobs at every rate. Jobs without a demand share the final
-rest equally. Times beside another group are matched along both lines. Times of a group beside itself are matched with
-the group's other half, which fails if one job has more than half of them.
+A group's times on its options, fastest first, form its line of rates, with one unit of length per job
+(demand_groups.py). The job with the largest demand takes the window (stretch of length 1) with a mean rate equal to
+its demand, or the last window if that is faster. The rest of the line still meets the demands of the other jobs. Jobs
+without a demand share the final rest equally. Times beside another group are matched along both lines. Times of a
+group beside itself are matched with the group's other half; this fails if one job has more than half of them.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.space_sharing.residuals import with_crumbs
 
 _NONE = 1e-12
-_FEW = 8  # groups up to this size are split completely, because most jobs would be split off anyway
+_FEW = 8  # a group up to this size is split into single jobs, as most would be split off anyway
 
 
 def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries, list[int]]:
@@ -50,7 +50,7 @@ def spread(lines: GroupLines, times: np.ndarray, demand: np.ndarray) -> tuple[En
 
 
 def _by_itself(lines: GroupLines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Options and times of single-job groups, at most all of the job's time."""
+    """Option indices and times of groups with one job; at most 1 in total per job."""
     single = lines.shares.count == 1
     option = np.flatnonzero(single[lines.group] & (times[lines.variable] > _NONE))
     part = times[lines.variable[option]]
@@ -59,9 +59,14 @@ def _by_itself(lines: GroupLines, times: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _windows(steps: np.ndarray, times: np.ndarray, demand: np.ndarray) -> tuple[list[int], list[int], list[float]]:
-    """Entries (job, option, time) of a group.
+    """Split the times of one group among its jobs, without idle time.
 
-    Options are sorted fastest first; idle time is not included.
+    Arguments:
+        steps, times: rate and time of each option, fastest first.
+        demand: steps per second, by job.
+
+    Returns:
+        Job, option and time of each entry; three lists.
     """
     n, idle = len(demand), len(steps)
     jobs: list[int] = []
@@ -92,10 +97,17 @@ def _windows(steps: np.ndarray, times: np.ndarray, demand: np.ndarray) -> tuple[
 
 
 def _window(rates: list[float], left: list[float], asked: float) -> list[tuple[int, float]]:
-    """Last stretch of length 1 with a mean rate of at least the demand.
+    """Last window of length 1 in a line of rates with a mean rate >= the demand.
+
+    If even the first window is slower, the result is the first window.
+
+    Arguments:
+        rates: rate of each option, fastest first; idling is the last option.
+        left: remaining time of each option.
+        asked: demand, in steps per second.
 
     Returns:
-        Options and the times on them.
+        Options in the window, and the time on each.
     """
     there = [(rate, time, k) for k, (rate, time) in enumerate(zip(rates, left, strict=True)) if time > 0]
     total = sum(time for _, time, _ in there)
@@ -169,15 +181,16 @@ def _entries(lines: GroupLines, job: np.ndarray, option: np.ndarray, part: np.nd
 
 
 def _merged(jobs: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merge duplicate jobs: a pair within one group has two options of it."""
+    """Sum the times of duplicate jobs: a pair within a group is two of its options."""
     known, at = np.unique(jobs, return_inverse=True)
     return known, np.bincount(at, time)
 
 
 def halves(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Split the jobs' times, laid end to end, into two halves.
+    """Cut the jobs' times, laid end to end, at the position `at`.
 
-    The job at the cut may be in both.
+    Returns:
+        Jobs and times before the cut; jobs and times after it. The job at the cut may be in both.
     """
     ends = np.cumsum(time)
     first = np.clip(at - (ends - time), 0.0, time)
@@ -188,7 +201,7 @@ def halves(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, n
 def matched(
     a: np.ndarray, time_a: np.ndarray, b: np.ndarray, time_b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of jobs and their times, from two lists of times laid side by side."""
+    """Pairs of jobs, and the time of each pair: two lines of times laid side by side."""
     ends_a, ends_b = np.cumsum(time_a), np.cumsum(time_b)
     total = min(ends_a[-1], ends_b[-1])
     cuts = np.unique(np.minimum(np.concatenate([ends_a, ends_b]), total))

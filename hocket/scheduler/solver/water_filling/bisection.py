@@ -1,10 +1,10 @@
-"""Water-level search: rise to the first level at which workers are the limit.
+"""Water-level search: raise all levels until workers are the limit.
 
-Jobs that merely run all the time on their fastest workers saturate without limiting others. Hundreds of such jobs
-would need as many rounds. Instead, the demands at a rise of the water are given by trajectory.py, and the largest
-feasible rise is searched. The prices of unmet demand at one rise bound it at every other rise; the next rise is where
-this bound is 0. The search converges from above in a few steps.
-Source: as root_search.py, from the other side.
+Jobs that run all the time on their fastest workers saturate without limiting other jobs. Hundreds of such jobs would
+need as many water-filling rounds (rounds.py). Instead, trajectory.py gives the demand of each job as a function of the
+rise, and the largest feasible rise is searched. The duals of the unmet demand at one rise bound the unmet demand at
+every other rise; the next rise is where this bound is 0. The search converges from above in a few steps.
+Source: as root_search.py, but from above.
 """
 
 import numpy as np
@@ -19,20 +19,22 @@ from hocket.scheduler.solver.parametric.min_cost_demand import Served, without_s
 from hocket.scheduler.solver.water_filling.trajectory import Path
 
 _STEPS = 100
-_LACKING = 1e-11  # part of a group's maximum throughput
-_WITHIN = 4 * TOLERANCE
-_CLOSE = 1e-13
+_LACKING = 1e-11  # unmet demand that counts as 0, as a fraction of a group's maximum throughput
+_WITHIN = 4 * TOLERANCE  # the same, after the first search
+_CLOSE = 1e-13  # relative tolerance of equal rises
 _NEAR = 1e-9  # relative tolerance of bounds from known duals
 
 
 class Leap:
-    """Water-level search; each call starts from the last solution."""
+    """Search for the largest feasible rise; each call starts from the last solution."""
 
     def __init__(self, shares: AllocationVariables, due: np.ndarray, place: str, session: Session | None) -> None:
         """
         Arguments:
             shares: groups without pairs.
-            due: unit of levels in steps per second, by group.
+            due: steps per second of a job at level 1, by group.
+            place: name of the program in error messages.
+            session: stored warm starts; None for no session.
         """
         self._lines, self._due = GroupLines(shares), due
         cuts = self._lines.start(np.zeros(len(shares.group)))
@@ -40,14 +42,20 @@ class Leap:
 
     @property
     def start(self) -> Stand | None:
-        """Prices at the end of the last search, if it used prices."""
+        """Worker prices at the end of the last search; None if it used none."""
         return self._served.start
 
     def rise(self, path: Path) -> tuple[float, np.ndarray, Basis | None]:
-        """Largest feasible rise, times of the variables, and a basis for the same rows.
+        """Find the largest feasible rise.
+
+        Arguments:
+            path: levels of the groups as a function of the rise.
+
+        Returns:
+            The rise; values of the variables; basis for a program with the same rows, None if unknown.
 
         Raises:
-            SolverTrouble: the solver failed.
+            SolverTrouble: the search does not converge, or the solver failed.
         """
         served = self._served
         now = float(path.ends[np.isfinite(path.ends)].max())
@@ -61,7 +69,7 @@ class Leap:
                 break
             now = below
             before = served.known(self._demand(path, now))
-        # Earlier levels are reached within the solver's tolerance.
+        # The levels of earlier searches are reached only within the solver's tolerance.
         lacking = _LACKING if served.solution is None else _WITHIN
         for _ in range(_STEPS):
             found = served.ask(self._demand(path, now))
@@ -76,11 +84,11 @@ class Leap:
         raise SolverTrouble(f"{served.place}: no solution after {_STEPS} steps")
 
     def _demand(self, path: Path, rise: float) -> np.ndarray:
-        """Steps per second of each job; 0 for jobs that cannot run."""
+        """Demand of each job after a rise, in steps per second; 0 if it cannot run."""
         return np.append(path.at(rise) * self._due, 0.0)[self._lines.shares.group]
 
     def _by_prices(self, path: Path, now: float) -> float:
-        """Upper bound of the rise, from worker prices."""
+        """Upper bound of the rise, from worker prices; at most the known bound `now`."""
         shares = self._lines.shares
 
         def wanted() -> np.ndarray:
@@ -91,11 +99,12 @@ class Leap:
         return now
 
     def _below(self, path: Path, duals: np.ndarray, bound: float, now: float) -> float:
-        """Largest rise at which these duals prove no unmet demand.
+        """Largest rise, up to `now`, at which these duals do not prove unmet demand.
 
         Arguments:
             duals: duals of all rows.
-            bound: unmet demand at the current rise, by these duals.
+            bound: lower bound of the unmet demand at the rise `now`, from these duals.
+            now: current rise.
         """
         shares = self._lines.shares
         prices = np.maximum(duals[len(shares.limits.lower) :], 0.0) * self._due / self._lines.fastest
@@ -103,9 +112,9 @@ class Leap:
 
 
 def _root(path: Path, prices: np.ndarray, rest: float, now: float) -> float:
-    """Largest rise up to now with rest + prices * levels <= 0.
+    """Largest rise, up to `now`, with rest + prices @ levels <= 0, by bisection.
 
-    Levels do not decrease as the water rises.
+    Levels do not decrease with the rise.
     """
     if rest + float(prices @ path.at(now)) <= 0:
         return now

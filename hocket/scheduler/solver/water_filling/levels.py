@@ -1,4 +1,9 @@
-"""Water filling: raise throughput levels until every group is saturated."""
+"""Water filling: raise the levels of job groups until every group is saturated.
+
+The level of a group is the throughput of one of its jobs, relative to a unit: the job's throughput with an equal share
+of all workers, in the water_filling policy times weight / scale factor. A rise is an increase of all unsaturated
+levels in proportion to their rates.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,27 +20,27 @@ from hocket.scheduler.solver.water_filling.rounds import PRICE, Levels
 from hocket.scheduler.solver.water_filling.trajectory import Path
 
 _SAME = 1e-9  # relative tolerance of the maximum level
-_RISEN = 1e-6  # smallest rise; smaller ones are slack of the level rows
+_RISEN = 1e-6  # smaller rises do not count: they come from the slack of the level rows
 MANY = 64  # minimum number of groups; below, rounds are faster than a search
-_AGAIN = 4  # rounds without a limit by workers, after which a search pays off
-_DECIMALS = 6  # precision at which rises are equal
-_NONE = 1e-12  # smallest price of time and workers
+_AGAIN = 4  # rounds without a limit by workers, after which a search (bisection.py) pays off
+_DECIMALS = 6  # decimals to which equal rises agree
+_NONE = 1e-12  # smaller prices of time and workers count as 0
 
 
 @dataclass(eq=False)
 class Water:
-    """Current levels.
+    """State of water filling.
 
     Attributes:
-        level: level of a job of each group.
+        level: level of each group.
         stuck: mask of the saturated groups.
         step: number of rises after which each group saturated.
-        full: types that were full when the group saturated; shape (groups, types).
-        busy: True if the group's time was the limit; shape (groups,).
-        times: times of the variables.
-        rises: number of rises.
+        full: mask of the worker types that were full when the group saturated; shape (groups, types).
+        busy: True if the group saturated because it runs all the time; shape (groups,).
+        times: values of the variables.
+        rises: number of rises so far.
         first: size of the first rise.
-        gap: largest gap.
+        gap: largest duality gap of any round.
     """
 
     level: np.ndarray
@@ -50,7 +55,7 @@ class Water:
 
 
 def still(shares: AllocationVariables) -> Water:
-    """Water before the first rise."""
+    """State before the first rise: all levels are 0."""
     count, types = shares.groups, len(shares.snapshot.types)
     none = np.zeros(count, dtype=bool)
     steps, full = np.zeros(count, dtype=np.int64), np.zeros((count, types), dtype=bool)
@@ -58,7 +63,13 @@ def still(shares: AllocationVariables) -> Water:
 
 
 def moved(water: Water, before: AllocationVariables, shares: AllocationVariables) -> Water:
-    """Transfer the water to regrouped jobs; jobs of one group have equal levels."""
+    """Transfer the state to other groups of the same jobs.
+
+    The jobs of each new group must have equal levels.
+
+    Arguments:
+        before, shares: previous and new groups.
+    """
     runs = shares.group >= 0
     level = np.bincount(shares.group[runs], water.level[before.group[runs]], shares.groups) / shares.count
     was = before.group[shares.member]
@@ -73,12 +84,18 @@ def fill(
     leap: Leap | None = None,
     path: Callable[[Water], Path | None] | None = None,
 ) -> None:
-    """Raise the water until all groups are saturated or no group rises.
+    """Raise the levels until all groups are saturated, or until `rates` stops it.
 
     Arguments:
-        rates: function from the saturated groups to all rates, 0 for waiting groups; returns None to stop.
-        leap: search that skips groups that saturate by running all the time.
-        path: function from the water to the trajectory of such a search; returns None if it does not apply.
+        levels: linear program of a round.
+        water: state, updated in place.
+        rates: function from the mask of saturated groups to the rate of each level, 0 for groups that wait; it returns
+            None to stop.
+        leap: search that skips rounds in which groups only saturate by running all the time; None for rounds only.
+        path: function from the state to the trajectory for `leap`; it returns None if rounds are to be used.
+
+    Raises:
+        SolverTrouble: a round saturates no group, or the solver failed.
     """
     shares = levels.shares
     price_of_types = slice(shares.groups, shares.groups + len(shares.snapshot.types))
@@ -117,7 +134,10 @@ def fill(
 
 
 def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
-    """Rise to the first limit by workers; groups that run all the time saturate."""
+    """Rise along a trajectory until workers are the limit.
+
+    Groups that run all the time before this point are saturated.
+    """
     rise, water.times, basis = leap.rise(path)
     levels.begin(basis, leap.start)
     rising = np.isfinite(path.ends)
@@ -133,12 +153,12 @@ def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
 
 
 def dues(shares: AllocationVariables) -> np.ndarray:
-    """Steps per second of a job of each group with an equal share of all workers."""
+    """Steps per second of a job of each group with its equal share of all workers."""
     return equal_share(shares.snapshot)[shares.member]
 
 
 def told(shares: AllocationVariables, water: Water) -> Allocation:
-    """Allocation, with the level and the limit at which each job saturated."""
+    """Allocation of the final state; a job's reason has its level and binding limit."""
     found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
     return replace(found, reasons=Reasons(len(shares.group), lambda: _reasons(shares, water, found.reasons)))
 
@@ -147,7 +167,7 @@ def _reasons(shares: AllocationVariables, water: Water, plain: Sequence[Reason])
     """Reason for each job.
 
     Arguments:
-        plain: reasons of jobs that cannot run.
+        plain: reasons of all jobs, of which those of jobs that cannot run are used.
     """
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     runs = np.zeros(water.full.shape, dtype=bool)
@@ -165,7 +185,12 @@ def _reasons(shares: AllocationVariables, water: Water, plain: Sequence[Reason])
 
 
 def _reason(where: str, full: str) -> Reason:
-    """Reason of a group at some level, limited by full types or by its time."""
+    """Reason of a saturated group.
+
+    Arguments:
+        where: description of its level.
+        full: names of the full types that it uses; empty if it runs all the time.
+    """
     if not full:
         return Reason(f"{where}: it runs all the time", "faster workers, or more of the fastest that it has")
     return Reason(f"{where}: {full} {'are' if ' and ' in full else 'is'} full", f"more workers of {full}")

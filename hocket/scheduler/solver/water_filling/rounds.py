@@ -1,13 +1,14 @@
-"""Water-filling rounds: all throughputs rise at their rates until saturation.
+"""Water-filling rounds: all levels rise at their rates until a group is saturated.
 
-In each round, a linear program gives the largest common rise of all unsaturated groups. A group with a level price is
-saturated: no optimal solution gives it more, so more for it means less for another group. A group is also saturated
-if it runs all the time on its fastest workers, or if it waits and every option has a price. In degenerate solutions
-some saturated groups have no price; the next round then has a rise of 0 and finds the others. No mixed-integer
-program is needed: each round fixes at least one group, and there are as many rounds with a rise as levels.
+In each round, a linear program gives the largest common rise of all unsaturated groups. A price is a dual or a reduced
+cost. A group with a price on its level row is saturated: no optimal solution gives it more, so more for it means less
+for another group. A group is also saturated if it runs all the time on its fastest workers, or if it waits (rate 0)
+and each of its variables has a price. In degenerate solutions some saturated groups have no price; the next round then
+has a rise of 0 and finds them. No mixed-integer program is needed: each round saturates at least one group, and there
+are as many rounds with a rise as levels.
 
-One solver is kept for all rounds; only bounds and rates change in between. Pairs enter when prices show a gain; each
-solution is verified against the program with all pairs.
+One solver is kept for all rounds; only bounds and rates change in between. Variables of job pairs enter the solver
+when their reduced costs show a gain. Each solution is verified against the program with all pairs.
 Source: Narayanan's dissertation, section 5.4.3 (which finds bottlenecks with binary variables); complementary
 slackness.
 """
@@ -26,19 +27,23 @@ from hocket.scheduler.solver.lp.solver_pool import begin, left, states, taken
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import inherited
 
-PRICE = 1e-7  # smallest price; level prices times rates sum to 1 in each round
+PRICE = 1e-7  # smaller prices count as 0; level prices times rates sum to 1 in each round
 _SLACK = 2 * TOLERANCE  # relaxation of level rows, so that levels reached within tolerance stay feasible
 _MOST_SLACK = 1e-7
 _AT_LOWER, _BASIC = 0, 1  # states in a basis
-_RISE, _SHORT, _OWN = 0, 1, 2  # the solver's own variables, before those of AllocationVariables
-_ENTRANTS = 4  # pairs that enter at a time, per group
+_RISE, _SHORT, _OWN = 0, 1, 2  # the solver's first two columns, rise and shortfall, and their number
+_ENTRANTS = 4  # most pairs that enter at a time, per group
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
     """Result of one round.
 
-    The fields are the rise of the level, the times of all variables, the duals of the rows, and the gap.
+    Attributes:
+        rise: largest common rise.
+        times: values of all variables.
+        duals: duals of the rows: time of each group, workers of each type, level of each group.
+        gap: verified gap of the rise, relative to max(1, rise).
     """
 
     rise: float
@@ -48,12 +53,14 @@ class Round:
 
 
 class Levels:
-    """Program of one round, kept between rounds.
+    """Linear program of a water-filling round, kept between rounds.
 
-    maximize c subject to level[g] + rate[g] c <= throughput of a job of g
+    maximize the rise c subject to level[g] + rate[g] c <= throughput of a job of group g, in units of `due`
 
     Attributes:
-        reach: maximum level of a job of each group.
+        shares: groups and their variables.
+        place: name of the program in error messages.
+        reach: maximum level of each group.
     """
 
     def __init__(
@@ -61,10 +68,10 @@ class Levels:
     ) -> None:
         """
         Arguments:
-            due: unit of levels in steps per second, by group.
-            place: name for messages.
-            before: program of the same jobs in other groups; the first solve starts near its last solution, and it is
-                closed.
+            due: steps per second of a job at level 1, by group.
+            place: name of the program in error messages.
+            before: program of the same jobs in other groups; the first solve starts from its last basis. Its solver
+                is returned to the pool.
         """
         self.shares, self.place = shares, place
         count, limits = shares.groups, shares.limits
@@ -98,11 +105,11 @@ class Levels:
             before.close()
 
     def begin(self, basis: Basis | None, start: Stand | None = None) -> None:
-        """Set the start of the first round, for programs without pairs.
+        """Set the warm start of the next round.
 
         Arguments:
-            basis: states of variables and rows; ignored after the first round.
-            start: prices from which the next round starts instead.
+            basis: basis states of variables and rows; ignored after the first round, and if there are pairs.
+            start: worker prices; if given, the next round is first tried by dual decomposition from these prices.
         """
         self._start = start
         if basis is None or self._solver is not None or len(self._inside) < self.shares.variables:
@@ -111,9 +118,14 @@ class Levels:
         self._begin = np.concatenate([own, basis[0]]), basis[1]
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
-        """Largest common rise at these rates from these levels.
+        """Compute the largest common rise.
+
+        Arguments:
+            rates: increase of each group's level per unit of rise; 0 for groups that keep their level.
+            levels: current level of each group.
 
         Raises:
+            Infeasible: the current levels are infeasible.
             SolverTrouble: the solver failed.
         """
         rising = rates > 0
@@ -138,7 +150,10 @@ class Levels:
         return Round(max(0.0, rise), times, duals, gap)
 
     def _by_prices(self, rates: np.ndarray) -> Round | None:
-        """Solve from type prices; None if it fails. The next round starts at its end."""
+        """Solve the round by dual decomposition from the stored prices; None if it fails.
+
+        The next round starts from the final basis.
+        """
         start, self._start = self._start, None
         rows = unlike.GroupRows(self._due, self._row_lower[self._first_level :], -rates)
         answer = unlike.solve(self.shares, rows, self.place, None, (-float(self._upper[-1]), 0.0), start)
@@ -155,7 +170,7 @@ class Levels:
         )
 
     def blocked(self, duals: np.ndarray) -> np.ndarray:
-        """Groups for which every variable has a price."""
+        """Mask of the groups in which every variable has a price (reduced cost) > 0."""
         reduced = self._program().transposed(-duals)[:-1]
         cheap = reduced <= PRICE
         shares = self.shares
@@ -164,7 +179,7 @@ class Levels:
         return (ways + np.bincount(shares.second[both], minlength=shares.groups)) == 0
 
     def _solve(self) -> bool:
-        """Solve with all useful variables; True if feasible."""
+        """Solve, adding pairs until no other pair would help; True if feasible."""
         while self._run():
             entrants = self._entrants(np.array(self._solver.getSolution().row_dual))
             if not len(entrants):
@@ -175,8 +190,12 @@ class Levels:
     def _make_room(self) -> None:
         """Restore feasibility by adding pairs, and relax the levels if needed.
 
-        Levels reached with pairs may be infeasible without them, so pairs enter until they are feasible. The
-        remaining shortfall is within the solver's tolerance, and the level rows are lowered by it.
+        Levels reached with pairs may be infeasible without them, so pairs enter until the levels are feasible. The
+        remaining shortfall is about the solver's tolerance; the bounds of the level rows are lowered accordingly.
+
+        Raises:
+            Infeasible: the levels would be lowered by more than 1e-7 in total.
+            SolverTrouble: the solver failed.
         """
         self._aim(np.array([0.0, 1.0]), float(self._row_lower[self._first_level :].max()))
         if not self._solve():
@@ -190,7 +209,7 @@ class Levels:
         self._change(self._rates)
 
     def _aim(self, cost: np.ndarray, short: float) -> None:
-        """Change the cost of the solver's own variables and the allowed shortfall."""
+        """Change the costs of rise and shortfall, and the upper bound of the shortfall."""
         self._own_cost, self._most_short = cost, short
         self._solver.changeColsCost(_OWN, np.arange(_OWN, dtype=np.int32), cost)
         self._solver.changeColBounds(_SHORT, 0.0, short)
@@ -202,7 +221,7 @@ class Levels:
         )  # fmt: skip
 
     def _change(self, rates: np.ndarray) -> None:
-        """Update the bounds and rates in the solver."""
+        """Pass rates and row bounds to the solver; the first call creates the solver."""
         if self._solver is None:
             self._rates = rates.copy()
             self._values[-len(rates) :] = -rates
@@ -219,7 +238,7 @@ class Levels:
         self._solver.changeColBounds(_RISE, 0.0, self._upper[-1])
 
     def _new(self, careful: bool = False) -> Any:
-        """Solver with the current program."""
+        """Take a solver, and pass the current program and warm start to it."""
         import highspy
 
         solver = taken(len(self._row_lower), careful)
@@ -246,13 +265,13 @@ class Levels:
         return solver
 
     def close(self) -> None:
-        """Return the solver to the pool."""
+        """Return the solver to the pool, if it is a plain one."""
         if self._solver is not None and not self._careful:
             left(self._solver)
         self._solver = None
 
     def _run(self) -> bool:
-        """Run the solver with its current variables; True if feasible.
+        """Run the solver with its current variables; False if infeasible.
 
         If the warm start fails, the program is solved from scratch with all safeguards.
         """
@@ -266,7 +285,7 @@ class Levels:
         return bool(status.name == "kOptimal")
 
     def _entrants(self, duals: np.ndarray) -> np.ndarray:
-        """Variables outside the solver that would help, up to a limit."""
+        """Variables outside the solver that would help: the best ones, up to a limit."""
         if len(self._inside) == self.shares.variables:
             return self._inside[:0]
         reduced = -self._program().transposed(duals)[:-1]

@@ -1,9 +1,10 @@
-"""Trajectory of levels as water rises, without worker limits.
+"""Trajectory: level of each job group by rise, ignoring worker limits.
 
-Each job stops where it runs all the time. Every team has a height, which the rise of the water increases. A job
-starts to rise at some height of its team, at its own rate, until its maximum. In a fair team all jobs start at once,
-and the share of finished jobs goes to the others, so the height grows faster with fewer jobs left. In a FIFO team
-each job starts where the previous one ends.
+The level of a job stops rising where the job runs all the time on its fastest workers. A team is an entity of the
+hierarchical policy. Each team has a height, which grows with the rise of the water. A job starts to rise at some
+height of its team, at its own rate, until its maximum. In a fair team all jobs start at once. The share of finished
+jobs goes to the other jobs of the team, so the height grows faster with fewer jobs left. In a FIFO team each job
+starts where the previous one ends.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ class JobGroup:
     """Unsaturated groups of a team.
 
     Attributes:
-        groups: group indices.
-        part: weight of each group in the team, for all its jobs; 1 in a FIFO team.
+        groups: indices of the groups; in a FIFO team, in queue order.
+        part: weight of each group in the team, summed over its jobs; 1 in a FIFO team.
         weight: weight of the team.
         in_line: True for a FIFO team.
     """
@@ -30,26 +31,26 @@ class JobGroup:
 
 
 class Path:
-    """Levels of groups after any rise.
+    """Level of each group as a function of the rise.
 
     Attributes:
-        ends: rise after which each group runs all the time; inf for groups that do not rise.
+        ends: rise from which on each group runs all the time; inf for groups that do not rise.
     """
 
     def __init__(self, level: np.ndarray, rate: np.ndarray, reach: np.ndarray, teams: Sequence[JobGroup] = ()) -> None:
         """
         Arguments:
-            level: current levels.
-            rate: rate of each group per height of its team; 0 for saturated groups.
-            reach: maximum level of a job of each group.
-            teams: teams that rise together; empty if all groups rise with the water.
+            level: current level of each group.
+            rate: increase of each group's level per unit of its team's height; 0 for saturated groups.
+            reach: maximum level of each group.
+            teams: teams that rise together; empty if all groups rise with the water, without teams.
         """
         self._level, self._rate, self._reach = level, rate, reach
         self._begins = np.zeros(len(level))
         self._team = np.zeros(len(level), dtype=np.int64)
         self._heights: list[
             tuple[np.ndarray, np.ndarray] | None
-        ] = []  # breakpoints (rises, heights) of a piecewise linear function
+        ] = []  # height of each team by rise: breakpoints (rises, heights) of a piecewise linear function
         self.ends = np.full(len(level), np.inf)
         for team in teams:
             self._add(team)
@@ -70,13 +71,13 @@ class Path:
         else:
             order = np.argsort(long, kind="stable")
             height, part = long[order], team.part[order]
-            left = part.sum() - np.cumsum(part) + part  # weight that still rises before each of these ends
+            left = part.sum() - np.cumsum(part) + part  # weight of the groups that still rise just before each end
             rise = np.cumsum(np.diff(height, prepend=0.0) * left) / team.weight
             self.ends[own[order]] = rise
         self._heights.append((np.append(0.0, rise), np.append(0.0, height)))
 
     def at(self, rise: float) -> np.ndarray:
-        """Levels after a rise."""
+        """Level of each group after a rise."""
         heights = np.array([rise if known is None else np.interp(rise, *known) for known in self._heights])
         above = np.maximum(heights[self._team] - self._begins, 0.0)
         return np.minimum(self._level + self._rate * above, np.maximum(self._reach, self._level))
