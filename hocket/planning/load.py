@@ -30,7 +30,7 @@ from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
 from hocket.strategies.base.search_space import MAX_FORWARDS
 
-_COLUMNS = 2  # an excerpt shows two data-parallel columns: further columns repeat them
+_COLUMNS = 2  # pipeline replicas (columns) in an excerpt: further ones look the same
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class LoadedPlan:
 
     @cached_property
     def shown(self) -> Plan:
-        """The plan, or an excerpt with fewer microbatches.
+        """The plan, or an excerpt of the plan with fewer microbatches.
 
-        An excerpt is shown where the plan's program is too long to prove and to draw. The microbatches that are
-        left out repeat the steady state (extrapolate.py). If the excerpt is still too long, two of several
-        identical columns are kept.
+        An excerpt replaces a plan with a program that is too long to prove and to draw. The microbatches that are left
+        out repeat the steady state (extrapolate.py). If the excerpt is still too long, it keeps two of several
+        identical pipeline replicas (columns).
         """
         plan, graph = self.plan, self.profile
         with self._here():
@@ -69,10 +69,10 @@ class LoadedPlan:
 
     @cached_property
     def shown_cuts(self) -> tuple[StageCut, ...]:
-        """Stages of the excerpt.
+        """Stages of `shown`.
 
-        Columns that the excerpt leaves out are kept as `beside`, because replicas of all columns share the sharded
-        state.
+        Devices of pipeline replicas that the excerpt leaves out are listed in `StageCut.beside`, because sharded state
+        is divided among the replicas of the whole plan.
         """
         with self._here():
             cuts = self.shown.cuts(self.profile)
@@ -87,7 +87,7 @@ class LoadedPlan:
 
     @cached_property
     def updates(self) -> UpdateSemantics:
-        """Differences between the plan's updates and those of one process."""
+        """Differences between the plan's weight updates and those of one process."""
         plan = self.plan
         with self._here():
             shapes = plan.shapes(self.profile)
@@ -106,14 +106,14 @@ class LoadedPlan:
 
     @property
     def excerpt(self) -> str:
-        """Label of the excerpt, such as "32 of 1,536 microbatches"; empty for the whole."""
+        """Label such as "32 of 1,536 microbatches"; empty if the whole plan is shown."""
         return excerpt_text(self.plan, self.shown)
 
     def simulate(self) -> tuple[Trace, Summary]:
         """Simulate the plan: trace of every instruction, and a summary of one iteration.
 
-        If the plan is too long, the trace is that of the excerpt, and `meta["excerpt"]` says so. The figures of the
-        summary are always the whole plan's (whole_batch.py).
+        If the plan is too long, the trace covers only the excerpt, and its `meta["excerpt"]` is the excerpt's label.
+        The figures of the summary are always for the whole plan (whole_batch.py).
         """
         with self._here():
             if self.shown is self.plan:
@@ -179,10 +179,13 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
 
 
 def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
-    """Problems of a program under an opened plan's memory limits.
+    """Check a program, and its peak memory under an opened plan's memory limits.
 
-    Sizes of values come from the profile. For a plan that swaps, the sizes that the plan itself records are checked
-    as well.
+    Sizes of values come from the profile. If no problem is found, a plan that swaps is checked again with the sizes
+    that the plan itself records.
+
+    Returns:
+        The problems found; () if the program is legal and fits into memory.
     """
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster

@@ -34,8 +34,8 @@ FORMAT = "hocket-plan-1"
 COMPILERS = ("inductor", "aot_eager")
 """Backends of torch.compile.
 
-inductor, torch's default, generates C++ for a CPU and Triton for a GPU. aot_eager traces in the same way without generating code, for
-tests.
+inductor, torch's default, generates C++ for a CPU and Triton for a GPU. aot_eager traces in the same way without
+generating code, for tests.
 """
 _MAX_MICROBATCHES = 2**20  # of one batch: sizes that are read from a file are bounded
 
@@ -46,14 +46,16 @@ class PlanStage:
 
     Attributes:
         layers: names of the stage's layers, in the order of the profile.
-        devices: numbers of its replicas in the cluster; in a tensor-parallel plan, numbers of groups.
-        recompute: recompute the stash before the backward instead of keeping it.
-        buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
+        devices: numbers of the devices that hold the stage's replicas; in a tensor-parallel plan, numbers of
+            tensor-parallel groups.
+        recompute: True to recompute saved activations before the backward, instead of keeping them.
+        buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them; () for
+            one bucket.
         compile: backend of torch.compile for the stage, inductor or aot_eager; empty to run it eagerly.
         threads: for each bucket, the number of processor threads, or of NCCL CTAs on a GPU, that move its
             gradients; () for the library's default.
-        wave: number of the model replica to which the stage belongs, if a strategy has several on the same devices
-            (tick_tock); all of them have the same layers.
+        wave: index of the model replica to which the stage belongs, for a strategy with several model replicas on the
+            same devices (tick_tock). Each model replica has all layers.
     """
 
     layers: tuple[str, ...]
@@ -75,7 +77,7 @@ class Predicted:
         iteration_s: seconds for `batch_size` samples.
         samples_per_s: throughput.
         peak_memory_bytes: peak bytes of each device.
-        bubble_fraction: idle time relative to busy time.
+        bubble_fraction: idle time of the devices, relative to their busy time.
     """
 
     iteration_s: float
@@ -91,30 +93,31 @@ class Plan:
     """Plan of one job on one cluster.
 
     Attributes:
-        strategy, options: a member of hocket/strategies and its options.
-        model: the profile's name.
+        strategy: name of a schedule: a file in hocket/strategies/schedules.
+        options: values of the schedule's options.
+        model: name of the profile.
         profile: path of the profile, relative to the plan's folder.
         profile_digest: SHA-256 of the profile, so that a plan is never run against another profile.
         model_digest: SHA-256 over the names and shapes of the model's parameters (profiling/job/job.py), so that a
             plan never trains another model; empty if the profile records none.
         dtype: data type in which the profiled job computed, such as "float32"; predicted seconds and bytes hold for
             it. Empty if the profile records none.
-        batch_size: samples of one update; for strategies that update after each microbatch, samples of one report.
-        microbatch_size: samples. The last microbatch of a batch is smaller if this does not divide the batch. If
-            stages run their whole share at once, this is an upper limit: the number of microbatches is a multiple
-            of the stages' numbers of devices (program/microbatches.py).
+        batch_size: samples of one update; for strategies that update after each microbatch, samples of one reported
+            iteration.
+        microbatch_size: samples of one microbatch. If it does not divide the batch size, the last microbatch is
+            smaller. For strategies that merge microbatches (burst_parallel), it is an upper limit: the number of
+            microbatches is a multiple of every stage's number of devices (program/microbatches.py).
         stages: in pipeline order.
         cluster: the hardware that the plan was made for.
         tensor: tensor-parallel size. Ranks of a group are neighbours: group k is the devices from k x tensor to k x
             tensor + tensor - 1.
-        slices: scatter/gather: each rank of a group sends a part of a message that all ranks hold, and the
-            receivers gather it behind the slow link (Narayanan's dissertation, section 4.4.1).
-        sequence_parallel: ranks of a group each work on a slice of the sequence in layers that are not split
-            (Korthikanti et al. 2022, section 4.2.2), and pass this slice on from stage to stage.
-        shard: state that a stage's replicas divide among them (docs/explanation/sharding.md): "none", "optimizer"
-            for optimizer state and the step, or "full" for weights as well.
-        swap: how values are swapped that do not fit on the devices (docs/explanation/harmony.md); None without
-            swapping.
+        slices: True for scatter/gather: each rank of a group sends one part of a message that all ranks hold, and the
+            receivers gather the parts behind the slow link (Narayanan's dissertation, section 4.4.1).
+        sequence_parallel: True if each rank of a group works on a slice of the sequence in layers that are not split
+            (Korthikanti et al. 2022, section 4.2.2), and sends this slice from stage to stage.
+        shard: state that is sharded over a stage's replicas (docs/explanation/sharding.md): "none", "optimizer" for
+            optimizer state and the optimizer step, or "full" for weights as well.
+        swap: settings for swapping values to host memory (docs/explanation/harmony.md); None without swapping.
     """
 
     strategy: str
@@ -218,7 +221,10 @@ class Plan:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """Features of the plan that may conflict with others; the strategy knows the rest."""
+        """Features of the plan that may conflict with other features.
+
+        Features that depend on stages and update rule are found by `strategy.in_use`.
+        """
         said = {
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
@@ -231,28 +237,34 @@ class Plan:
 
     @cached_property
     def batches(self) -> Microbatches:
-        """Samples of each microbatch.
+        """Division of a batch into microbatches.
 
         Raises:
-            InputError: merged microbatches cannot have whole samples, or the strategy is unknown.
+            InputError: a strategy that merges microbatches would have microbatches without a sample, or the strategy
+                is unknown.
         """
         widths = (len(stage.devices) for stage in self.stages)
         return microbatches_of(self.strategy, self.batch_size, self.microbatch_size, widths)
 
     @property
     def microbatches(self) -> int:
-        """Microbatches of one batch."""
+        """Number of microbatches in one batch."""
         return self.batches.count
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of `merged` microbatches from it on."""
+        """Number of samples in a microbatch, or in several consecutive ones.
+
+        Arguments:
+            microbatch: index of the first microbatch, counted over all batches.
+            merged: number of consecutive microbatches.
+        """
         return self.batches.samples(microbatch, merged)
 
     def cuts(self, graph: LayerGraph) -> tuple[StageCut, ...]:
-        """The stages as indices into a graph.
+        """Stages of the plan, with layers as indices into a graph.
 
         Raises:
-            InputError: a layer that the graph does not have, with the nearest name.
+            InputError: the graph does not have one of the layers; the message suggests the nearest name.
         """
         index = {layer.name: i for i, layer in enumerate(graph.layers)}
         cuts = []
@@ -276,7 +288,11 @@ class Plan:
         return tuple(cuts)
 
     def shapes(self, graph: LayerGraph) -> tuple[StageShape, ...]:
-        """Facts of each stage that its program depends on."""
+        """Shape of each stage: the facts that the program depends on.
+
+        Raises:
+            InputError: the plan does not fit the graph.
+        """
         return stage_shapes(graph, self.cuts(graph))
 
     def compile(self, graph: LayerGraph) -> Program:
@@ -284,7 +300,7 @@ class Plan:
 
         Raises:
             InputError: the plan does not fit the graph.
-            RefusedError: the strategy does not support it.
+            RefusedError: the strategy does not support the plan.
         """
         program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
         return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
@@ -311,12 +327,13 @@ class Plan:
         )
 
     def host_bytes(self, cluster: Cluster) -> dict[int, float]:
-        """Bytes of host memory for each device of the plan.
+        """Bytes of host memory that each device of the plan may use, by device.
 
-        They are the plan's limit, or an equal part of the server's memory.
+        This is the plan's limit, or else an equal part of the server's host memory. A device without a limit whose
+        server's host memory is unknown has no entry.
 
         Arguments:
-            cluster: of the devices to which the plan's numbers refer.
+            cluster: cluster to which the plan's device numbers refer.
         """
         found: dict[int, float] = {}
         for device in {d for stage in self.stages for d in stage.devices}:
@@ -381,7 +398,15 @@ class Plan:
 
 
 def _parts(name: str, known: Collection[str]) -> str:
-    """Advice if a layer was confused with one of its subtasks; otherwise empty."""
+    """Advice if a plan names a layer and the model has its subtasks, or the reverse.
+
+    Arguments:
+        name: name of the unknown layer.
+        known: names of the model's layers.
+
+    Returns:
+        A sentence; empty if neither is the case.
+    """
     whole, _, part = name.rpartition(".")
     if whole in known and part.isdigit():
         return (

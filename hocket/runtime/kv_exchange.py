@@ -15,7 +15,12 @@ from hocket.util.documents import parse_json
 
 
 class KVExchange:
-    """Exchange of JSON values within one group of workers."""
+    """Exchange of JSON values within one group of workers.
+
+    Attributes:
+        rank: this worker's rank in the group.
+        workers: number of workers in the group.
+    """
 
     def __init__(self, store: Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:
         """Create an exchange.
@@ -31,7 +36,7 @@ class KVExchange:
             store.set_timeout(timedelta(seconds=timeout_s))
 
     def share(self, fact: Any) -> list[Any]:
-        """Gather a JSON value from every worker; also a barrier.
+        """All-gather a JSON value of every worker; also a barrier.
 
         Returns:
             The values by rank; the same list on every worker.

@@ -40,7 +40,7 @@ def train(
             `torchrun` this process is a worker itself.
         plan: a plan or its file.
         steps, options: see Options.
-        on_step: called with each step's line, if there is no listener.
+        on_step: called with a dictionary for each step (see `Listener.step`), if there is no listener.
         listener: receives all output of the run; by default only `on_step` is called.
 
     Raises:
@@ -75,8 +75,11 @@ def train(
 def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "train") -> None:
     """Refuse job and plan in the wrong order.
 
+    Arguments:
+        command: command for the error, which suggests the right order.
+
     Raises:
-        InputError: suggests the right order for `command`.
+        InputError: the job is a YAML file, and the plan is a Python file.
     """
     if isinstance(job, Job) or isinstance(plan, Plan):
         return
@@ -127,7 +130,7 @@ def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
         place: name of the plan in errors.
 
     Returns:
-        The plan with its swap sizes.
+        The plan. If it swaps, missing sizes of values are filled in from the profile.
 
     Raises:
         InputError: see `hocket.planning.load.validate`; or the plan was made for another profile.

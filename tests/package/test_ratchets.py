@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -63,8 +64,15 @@ def long_functions() -> list[str]:
 
 
 def long_files() -> list[str]:
-    """Files of more than 250 lines."""
-    return [f"hocket/{name_of(path)}" for path in FILES if len(path.read_text().splitlines()) > MOST_FILE_LINES]
+    """Files of more than 250 lines, docstrings not counted: an explanation is no reason to divide a file."""
+    return [f"hocket/{name_of(path)}" for path in FILES if lines_of_code(path) > MOST_FILE_LINES]
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines of a file without its docstrings."""
+    bodies = [getattr(node, "body", None) for node in ast.walk(tree_of(path))]
+    texts = [node for body in bodies if isinstance(body, list) for node in body if _text_of(node)]
+    return len(path.read_text().splitlines()) - sum((node.end_lineno or 0) - node.lineno + 1 for node in texts)
 
 
 def small_files() -> list[str]:
@@ -129,7 +137,7 @@ def puzzles() -> list[str]:
 COUNTS = (
     (many_parameters, 25),
     (long_functions, 31),
-    (long_files, 61),
+    (long_files, 29),
     (small_files, 29),
     (odd_heads, 0),
     (long_heads, 0),

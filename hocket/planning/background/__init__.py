@@ -1,4 +1,1 @@
-"""Plans with a background job (DeepPool).
-
-The best plan leaves the background job the most throughput.
-"""
+"""Plans together with a background job (DeepPool)."""

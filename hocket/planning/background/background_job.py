@@ -2,8 +2,8 @@
 
 The background job is a plan for one device, or a profile with a batch size.
 
-Rules of this file: the simulated plan is the excerpt that is shown (load.py). It is repeated often enough that
-background launches meet it at many different moments.
+Rules of this file: the simulated plan is the plan, or its excerpt if it is long (`LoadedPlan.shown`). Its period is
+repeated so often that background launches begin at many different moments of the period.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from hocket.simulation.background.background import REPEATS, Collocated, backgro
 from hocket.simulation.simulator import enough_repeats
 from hocket.util.files import read_bytes
 
-_MOST = 60_000  # simulated nodes and launches: some seconds of plain Python
+_MOST = 60_000  # maximum number of simulated instructions and launches together: some seconds of plain Python
 
 
 def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = None) -> Background:
-    """The background job of a file, as it runs alone on a cluster's first device.
+    """Read a background job, as it runs alone on a cluster's first device.
 
     Arguments:
         path: a plan for one device, or a profile.
@@ -68,7 +68,7 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
 
 
 def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
-    """Plan that trains a job on the first device of a cluster, one batch at a time."""
+    """Plan for the first device of a cluster: one stage, one microbatch a batch."""
     stage = PlanStage(tuple(layer.name for layer in profile.layers), (0,))
     return Plan("data_parallel", profile.name, batch_size, batch_size, (stage,), cluster, dtype=profile.dtype)
 
@@ -79,10 +79,13 @@ def beside(
     """Simulate a plan with a background job on the devices of its cluster.
 
     Arguments:
+        opened: the foreground plan.
+        rules: how both jobs share a device; by default `Collocation()`.
         devices: devices that run the background job; by default all devices of the first device's type.
 
     Raises:
-        InputError: a tensor-parallel plan, because its ranks wait for each other inside a layer.
+        InputError: a tensor-parallel plan, because its ranks wait for each other inside a layer; or a device that is
+            not in the cluster.
     """
     plan = opened.shown
     if plan.tensor > 1:

@@ -1,7 +1,8 @@
-"""Tune the rules of a background job so that it slows the foreground down less.
+"""Tune how a background job shares devices, to slow the foreground down less.
 
-Rules of this file: rules to try follow from the causes of the foreground's lost time. Each trial changes one rule
-and is simulated like the first run. A rule is reported only if it removes at least a quarter of the loss.
+Rules of this file: the settings of `Collocation` to try follow from the causes of the foreground's lost time. Each
+trial changes one setting and is simulated like the first run. It is reported only if it removes at least a quarter of
+the loss.
 """
 
 from collections.abc import Iterator
@@ -14,15 +15,21 @@ from hocket.planning.load import LoadedPlan
 from hocket.simulation.background.background import Collocated
 from hocket.simulation.background.replay import COLLECTIVE
 
-_AIM = 0.02  # share of an iteration that shorter launches may cost: the foreground keeps nearly all of its pace
-_LIMIT = 1.5
-_MOST_LAUNCHES = 2000  # of an iteration, on all devices: more of them take long to simulate
-_WORTH = 0.75  # share of the loss that may be left: a rule that leaves more does not help
+_AIM = 0.02  # slowdown of the foreground, as a share of an iteration, that shorter launches aim at
+_LIMIT = 1.5  # `Collocation.slowdown_limit` to try
+_MOST_LAUNCHES = 2000  # launches of an iteration on all devices together: more of them take long to simulate
+_WORTH = 0.75  # share of the slowdown that may be left: a setting that leaves more does not help
 
 
 @dataclass(frozen=True)
 class BackgroundTuning:
-    """One set of sharing rules, and the speed of both jobs under it."""
+    """Settings for sharing devices, and the speed of both jobs with them.
+
+    Attributes:
+        rules: how both jobs share a device.
+        slowdown: iteration time of the foreground, relative to its iteration time alone.
+        background_samples_per_s: throughput of the background job, summed over devices.
+    """
 
     rules: Collocation
     slowdown: float
@@ -30,11 +37,11 @@ class BackgroundTuning:
 
 
 def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
-    """Rules that cost the foreground clearly less time, the best first.
+    """Sharing settings that slow the foreground clearly less, the best first.
 
     Arguments:
-        opened: the plan.
-        found: the plan's run with a background job, from `beside`.
+        opened: the foreground plan.
+        found: simulated run of the plan with a background job, from `beside`.
     """
     tried = [beside(opened, found.background, rules, found.devices) for rules in _candidates(found)]
     helped = [one for one in tried if one.slowdown - 1 <= _WORTH * (found.slowdown - 1)]
@@ -43,7 +50,7 @@ def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
 
 
 def _candidates(found: Collocated) -> Iterator[Collocation]:
-    """Rules to try, by the causes of lost time."""
+    """Yield settings to try, each with one change, by the causes of lost time."""
     rules, lost_s = found.rules, found.lost_s
     if sum(seconds for kind, seconds in lost_s.items() if kind != COLLECTIVE) > 0:
         if not rules.priority:

@@ -1,7 +1,7 @@
 """Choose gradient buckets and communication threads for a search's best plans.
 
-Rules of this file: other buckets replace buckets of one size only if the simulator finds them faster and they fit
-into memory. The options to choose from come from options.py.
+Rules of this file: the default buckets close at a fixed number of bytes. Others replace them only if the simulator
+finds them faster and they fit into memory. The options to choose from come from options.py.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,19 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import yields_idle
 
 AUTO, DEFAULT = "auto", "default"
-FINALISTS = 3  # fastest candidates for which buckets are chosen, in addition to the first of each strategy
-REACH = 0.25  # share by which such a candidate's iteration may be longer than the best one's
+FINALISTS = 3  # number of fastest candidates for which buckets are chosen, in addition to the fastest of each strategy
+REACH = 0.25  # share by which the iteration of such a candidate may be longer than the best candidate's
 
 
 @dataclass(frozen=True)
 class Rebucketed:
-    """A plan with other buckets, or threads.
+    """A plan with other gradient buckets, or other communication threads.
 
     Attributes:
         plan: the plan, including its prediction.
-        text: gain of the buckets, in a sentence.
-        used_s: device-seconds of an iteration; 0 without a tolerance.
+        predicted: the same prediction.
+        text: the new buckets and the time that they save, in a sentence.
+        used_s: device-seconds of an iteration; 0 without a limit on amplification.
     """
 
     plan: Plan
@@ -50,16 +51,20 @@ def best_few(
     tolerance: Tolerance | None = None,
     refused: list[Refused] | None = None,
 ) -> list[Evaluated]:
-    """Improve the buckets of some candidates.
+    """Choose buckets and threads for the fastest candidates.
 
-    These are the first few that sum gradients, and the first of each strategy, so that the result equals a search
-    for that strategy alone. The other candidates stay as they are.
+    They are the first FINALISTS candidates that sum gradients, and the first one of each strategy, so that a search
+    for one strategy alone gives the same plan. Candidates that are slower than the best one by more than REACH are
+    left out. A candidate that sums gradients and is left out gets `default_buckets`; all others stay as they are.
 
     Arguments:
         candidates: the best first.
-        profile: the profile that their plans name.
-        tolerance: limit on device-seconds, which holds for other buckets as well.
+        profile: the profile that the candidates' plans name.
+        tolerance: limit on amplification, which holds for the new buckets as well.
         refused: list to which failures are added; the candidate then stays as it was. None: failures are raised.
+
+    Returns:
+        All candidates, in the given order.
     """
     found = list(candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
@@ -95,23 +100,26 @@ def check_buckets(buckets: str | float) -> None:
     """Refuse an invalid `buckets` setting.
 
     Raises:
-        InputError: it is neither AUTO nor DEFAULT nor a number of bytes.
+        InputError: the setting is neither AUTO nor DEFAULT nor a positive, finite number of bytes.
     """
     if buckets not in (AUTO, DEFAULT) and (isinstance(buckets, str) or not 0 < buckets < inf):
         raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
 
 def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = None) -> Rebucketed | None:
-    """A plan with its fastest buckets and threads; None if its own are as good.
+    """Choose the fastest buckets and threads of a plan.
 
     Arguments:
         plan: with or without its prediction.
         profile: the profile that the plan names.
-        tolerance: limit on device-seconds.
+        tolerance: limit on amplification.
+
+    Returns:
+        The plan with other buckets or threads. None if its present ones are as good, or it sums no gradients.
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     if not _sums(plan):
         return None
@@ -120,10 +128,12 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
 
 
 def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
-    """Find buckets that bring a plan below the amplification limit.
+    """Choose buckets that bring a plan below the amplification limit.
 
-    They are looked for only if the plan would keep the limit with the least possible time for gradient sums.
-    None if no buckets keep it.
+    Buckets are tried only if the plan's lower bound for any buckets (lower_bound.py) is within the limit.
+
+    Returns:
+        The plan with other buckets. None if the plan has no prediction, or no tried buckets meet the limit.
     """
     if plan.predicted is None or not _sums(plan) or tolerance.refusal(least_used_s(plan, profile)):
         return None
@@ -154,7 +164,7 @@ def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tol
 
 
 def _sums(plan: Plan) -> bool:
-    """True if buckets or threads of a gradient sum can be chosen.
+    """True if some stage sums gradients and has a choice of buckets or threads.
 
     A sharded stage with a single layer has no choice.
     """
@@ -163,9 +173,9 @@ def _sums(plan: Plan) -> bool:
 
 
 def _used_s(plan: Plan, profile: ModelProfile) -> float:
-    """Device-seconds of an iteration of a plan with a prediction.
+    """Device-seconds of a plan's iteration.
 
-    Only strategies that yield idle devices need a simulation.
+    The plan is simulated only if it has no prediction, or its strategy yields idle devices to other jobs.
     """
     if plan.predicted is None or yields_idle(plan.strategy):
         return device_s(plan, profile)
@@ -173,7 +183,13 @@ def _used_s(plan: Plan, profile: ModelProfile) -> float:
 
 
 def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
-    """True if a plan fits into memory; near the limit, for any timing."""
+    """True if a plan fits into device memory.
+
+    Near the limit (NEAR), the peak memory for any timing is computed as well.
+
+    Arguments:
+        peaks: predicted peak bytes, by device.
+    """
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
@@ -184,7 +200,11 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
 
 
 def _text(before: Plan, after: Plan, gain: float) -> str:
-    """Gain of other buckets, in a sentence."""
+    """Sentence about the new buckets.
+
+    Arguments:
+        gain: share by which the plan before takes longer.
+    """
     summing = [s for s, stage in enumerate(after.stages) if len(stage.devices) > 1]
     old, new = ([max(1, len(plan.stages[s].buckets)) for s in summing] for plan in (before, after))
     threads = [lane for s in summing for lane in after.stages[s].threads]

@@ -2,8 +2,8 @@
 
 The rules: no overlap, one bucket for each layer, a number of bytes, a time window, and merging without contention.
 
-Rules of this file: a rule is given its threads; `tensor_fusion.allocate` chooses threads for the buckets of any
-rule.
+Rules of this file: the number of communication threads of all-reduces is an argument of each rule.
+`tensor_fusion.allocate` chooses threads for the buckets of any rule.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Lower bound of a plan's iteration for any buckets and threads.
+"""Lower bound of a plan's device-seconds for any gradient buckets and threads.
 
 Rules of this file: all-reduces have no startup latency and do not slow computation down. Each stage sums only the
-gradients of its first layer with gradients, which come last in the backward, at the rate of the fastest number of
-threads. Gathering new weights costs its time, without startup latency.
+gradients of its first layer with gradients, which are ready last in the backward, at the rate of the fastest number of
+threads. An all-gather of updated weights takes the time of its bytes, without startup latency.
 """
 
 from dataclasses import replace
@@ -19,11 +19,11 @@ from hocket.strategies.base.strategy import yields_idle
 
 
 def least_used_s(plan: Plan, profile: ModelProfile) -> float:
-    """Least device-seconds of an iteration (amplification.py).
+    """Lower bound of an iteration's device-seconds (amplification.py).
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     space, choice = _freed(plan, profile)
     if yields_idle(plan.strategy):

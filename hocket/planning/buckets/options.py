@@ -2,14 +2,15 @@
 
 The gain of each option is estimated with the equations of LIBRA; nothing is simulated.
 
-Rules of this file: the gradients are those of the last backward of each stage with replicas, timed as in the
-simulator. There are three cases:
+Rules of this file: only the last backward of a batch is considered, in each stage with replicas, with the simulator's
+times. There are three cases:
 
 - The contention between computation and all-reduces is known (`Level.overlap`): buckets and threads are chosen
   together (tensor_fusion.py).
-- It is not known: only buckets are chosen. The only contention is for the cores of a host that has too few.
-- Replicas shard the sums (`shard`), which become reduce-scatters of buckets: only buckets are chosen, because only
-  an all-reduce has threads of its own.
+- The contention is not known: only buckets are chosen. The only contention is for the cores of a host that has too
+  few.
+- Gradient sums are sharded (`shard`), so that each bucket has a reduce-scatter: only buckets are chosen, because only
+  all-reduces have a number of threads.
 """
 
 from collections import defaultdict
@@ -34,7 +35,8 @@ from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
 
-# Layers that are told apart, of all stages and of one; smaller layers are merged.
+# Groups of layers from which buckets are made: about MOST_LAYERS in all stages together, but at least LEAST_LAYERS for
+# each stage. Small layers are merged into groups.
 MOST_LAYERS, LEAST_LAYERS = 96, 20
 
 
@@ -42,8 +44,8 @@ class BucketOption(NamedTuple):
     """A plan's stages with other buckets or threads.
 
     Attributes:
-        gain_s: seconds that one device's last backwards save by the equations of LIBRA; an iteration can gain about
-            as much.
+        gain_s: seconds that one device saves in the last backwards of its stages, estimated by the equations of
+            LIBRA; the largest of all devices. An iteration can be shorter by about as much.
     """
 
     stages: tuple[PlanStage, ...]
@@ -51,7 +53,10 @@ class BucketOption(NamedTuple):
 
 
 def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
-    """Options for a plan: threads for its own buckets, and new buckets."""
+    """Two options for a plan: new threads for its present buckets, and new buckets.
+
+    New buckets come with new threads, if threads can be chosen.
+    """
     whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
     costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
     layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
@@ -87,9 +92,9 @@ def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
 
 
 def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tuple[OverlapModel, tuple[int, ...]]:
-    """Contention model among a stage's replicas, and the threads to choose from.
+    """Contention model of a stage's gradient sums, and numbers of threads to try.
 
-    The threads are () if no model is known, or the library alone chooses them.
+    There are no numbers to try, (), if the cluster has no measured contention, or if the sums are sharded.
     """
     devices, workers, kind = cut.devices, len(cut.devices), Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
     level = cluster.levels[cluster.level_of(devices)]
@@ -108,7 +113,13 @@ def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tu
 
 
 def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) -> float:
-    """Relative speed of computation beside a transfer, if a host has too few cores."""
+    """Speed of computation beside a collective, relative to computation alone.
+
+    It is below 1 if a host has too few cores for its workers and the collective; 1 without a known number of cores.
+
+    Arguments:
+        devices: the devices of the collective.
+    """
     if cluster.host_cores is None:
         return 1.0
     host = host_of(cluster, devices[0])
@@ -118,10 +129,12 @@ def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) 
 
 
 def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
-    """Gradients of a stage's last backward by layer, with the simulator's times.
+    """Gradients of stage `s` in its last backward, one entry for each bucket.
 
-    The last entry is the computation after all gradients. None if there is nothing to sum, or if the backward takes
-    no time.
+    Times are the simulator's. If computation remains after the last gradients, it is a further entry with 0 bytes.
+
+    Returns:
+        None if there is nothing to sum, or the backward takes no time.
     """
     cut = costs.cuts[s]
     samples = costs.samples_from(0, min(cut.merged, len(costs.samples)))
@@ -138,10 +151,12 @@ def gradients_of(costs: CostModel, s: int) -> ReadyGradients | None:
 
 
 def _together(each: ReadyGradients, most: int) -> tuple[list[int], ReadyGradients]:
-    """Merge small layers into at most `most` groups and the rest.
+    """Merge neighbouring small layers into at most `most` groups and one rest.
+
+    If at most `most` layers have gradients, each of these layers ends a group.
 
     Returns:
-        the ends of the groups, and their gradients.
+        For each group, the number of layers up to its end; and the gradients of the groups.
     """
     sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
     many = np.count_nonzero(sizes) > most
@@ -171,8 +186,9 @@ def _stage(
     Buckets without gradients are merged into the bucket before.
 
     Arguments:
-        names: of the stage's layers, in the order of a backward.
-        runs: for each entry of the gradients, the end of its layers in `names`.
+        names: names of the stage's layers, in the order of a backward.
+        runs: for each entry of `gradients`, the index in `names` after its last layer.
+        threads: True to take over the fusion's threads as well.
     """
     buckets, lanes = list[tuple[str, ...]](), list[int]()
     for own, lane in zip(fusion.buckets, fusion.threads, strict=True):

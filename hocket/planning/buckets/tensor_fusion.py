@@ -1,9 +1,9 @@
 """Tensor fusion: choose gradient buckets and the communication threads of each.
 
-Rules of this file: layers are numbered in the order in which a backward finishes their gradients; buckets are runs
-of them. Seconds come from an `OverlapModel`. The search begins all-reduces at the edges of chunks of equal
-computation; its result is timed exactly.
-Source: LIBRA (Liu et al. 2023), section IV: equations 16 to 23, Algorithm 1.
+Rules of this file: layers are numbered in the order in which a backward finishes their gradients. A bucket is a run of
+consecutive layers. Seconds come from an `OverlapModel`. The search divides the backward's computation into chunks of
+equal time and begins all-reduces only between two chunks. The times of its result are exact.
+Source: LIBRA (Liu et al. 2023), section IV: equations 16 to 23, Algorithm 1. Equation numbers are of this paper.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class ReadyGradients:
     """Gradients of a backward by layer, in the order in which they become ready.
 
     Attributes:
-        sizes_bytes: of each layer's gradients; 0 for a layer without weights.
-        computes_s: seconds of each layer's backward, alone on its device.
+        sizes_bytes: bytes of each layer's gradients; 0 for a layer without weights.
+        computes_s: seconds of each layer's backward, without an all-reduce beside it.
     """
 
     sizes_bytes: tuple[float, ...]
@@ -48,11 +48,11 @@ class ReadyGradients:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Buckets and their threads.
+    """Gradient buckets, with the communication threads of each.
 
     Attributes:
         ends: for each bucket, the number of layers up to its end; ascending, the last is the number of all layers.
-        threads: number of threads that move each bucket.
+        threads: for each bucket, the number of threads of its all-reduce.
     """
 
     ends: tuple[int, ...]
@@ -60,11 +60,14 @@ class Fusion:
 
     @property
     def buckets(self) -> tuple[range, ...]:
-        """Layers of each bucket."""
+        """Range of layer indices of each bucket."""
         return tuple(range(begin, end) for begin, end in pairwise((0, *self.ends)))
 
     def stages(self, gradients: ReadyGradients, model: OverlapModel) -> tuple[OverlapStage, ...]:
-        """Phases of the backward, one for each bucket (`OverlapModel.stages`)."""
+        """Phases of the backward: one before the first all-reduce, one for each bucket.
+
+        See `OverlapModel.stages`.
+        """
         sizes_bytes = [sum(gradients.sizes_bytes[own.start : own.stop]) for own in self.buckets]
         computes_s = [sum(gradients.computes_s[own.start : own.stop]) for own in self.buckets]
         return model.stages(sizes_bytes, computes_s, self.threads)
@@ -75,7 +78,16 @@ class Fusion:
 
 
 def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
-    """First edge, at least 1, with this computation done (GetMinChunkID)."""
+    """Number of chunks after which some computation is done (GetMinChunkID).
+
+    Arguments:
+        done_s: seconds of the computation, from the start of the backward.
+        width_s: seconds of one chunk.
+        chunks: number of all chunks.
+
+    Returns:
+        1 to `chunks`.
+    """
     edge = 1
     while edge < chunks and edge * width_s < done_s:
         edge += 1
@@ -89,7 +101,17 @@ def joint(
     most_buckets: int = MOST_BUCKETS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Choose at most `most_buckets` buckets and their threads (Algorithm 1)."""
+    """Choose gradient buckets, and each bucket's communication threads (Algorithm 1).
+
+    The backward with its all-reduces becomes as short as possible.
+
+    Arguments:
+        gradients: bytes and seconds by layer.
+        model: speed of computation and all-reduces beside each other.
+        threads: numbers of threads to choose from.
+        most_buckets: maximum number of buckets.
+        chunks: number of equal time slices of the computation, between which all-reduces begin.
+    """
     return _Search(gradients, model, threads, min(most_buckets, len(gradients.sizes_bytes)), chunks, None).best()
 
 
@@ -100,18 +122,28 @@ def allocate(
     threads: Sequence[int] = THREADS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Choose threads for given buckets (equations 16 to 19)."""
+    """Choose communication threads for given buckets (equations 16 to 19).
+
+    Arguments:
+        ends: the buckets, as in `Fusion`.
+        threads: numbers of threads to choose from.
+        chunks: number of equal time slices of the computation, between which all-reduces begin.
+    """
     return _Search(gradients, model, threads, len(ends), chunks, tuple(ends)).best()
 
 
 class _Search:
-    """Dynamic program over[i][end][z].
+    """Dynamic program over cells over[i][end][z].
 
-    The first `end` layers are in i buckets, with all-reduces that have ended when z chunks are computed. The value is
-    the least time beyond the computation of all chunks alone. An all-reduce that ends before the computation does
-    costs the slowdown of the computation beside it, whenever it began: waiting is free. So it begins as late as
-    possible, as many chunks before z as it lasts. Only all-reduces that outlast the computation need a search over
-    their beginning.
+    In a cell, the first `end` layers are in i buckets, and the all-reduces of these buckets have ended when z chunks
+    are computed. The cell's value is the least extra time, in addition to the computation of all chunks alone.
+
+    An all-reduce that ends before the computation ends costs only the slowdown of the computation beside it. This cost
+    does not depend on its start. So it starts as late as possible: as many chunks before z as it lasts. Only for
+    all-reduces that outlast the computation are all starts tried.
+
+    Arguments:
+        ends: given buckets, as in `Fusion`, so that only threads are chosen; None to choose buckets as well.
     """
 
     def __init__(
@@ -146,7 +178,10 @@ class _Search:
         self._least = [least_chunk(float(done), self._width_s, chunks) for done in self._done]
 
     def best(self) -> Fusion:
-        """Best fusion, traced back by recomputing each choice from the cells before it."""
+        """Buckets and threads with the least extra time.
+
+        They are traced back from the last cell, by recomputing each cell's choice.
+        """
         over = self._table()
         layers, chunks = len(self._cuts) - 1, self._chunks
         last = int(np.argmin(over[:, layers, chunks])) if self._ends is None else self._most
@@ -170,7 +205,7 @@ class _Search:
             for i in range(1, most + 1) if self._ends is None else (end,):
                 cells = self._cells(over[i - 1], first, end)
                 if rows[0].size:
-                    # Row k of a window's first axis holds the cells from k chunks before.
+                    # Index chunks - k of the second axis holds the cells of k chunks before.
                     shifted = cells[rows[0], chunks - lasts[rows]]
                     over[i, end] = (shifted + cost[rows][:, None]).min(axis=0)
                     over[i, end, : self._least[end]] = np.inf
@@ -179,18 +214,27 @@ class _Search:
         return over
 
     def _cells(self, before: np.ndarray, first: int, end: int) -> np.ndarray:
-        """Windows of cells from which a bucket up to layer `end` may begin.
+        """Cells from which a bucket that ends with layer `end` may continue.
 
-        Shape (end - first, chunks + 1, chunks + 1).
+        Arguments:
+            before: cells with one bucket fewer, shape (layers + 1, chunks + 1).
+
+        Returns:
+            Shape (end - first, chunks + 1, chunks + 1). Entry [n, chunks - k, z] is before[first + n, z - k]. It is
+                inf if the bucket's gradients are not ready after z - k chunks.
         """
         padded = np.full((end - first, 2 * self._chunks + 1), np.inf)
         padded[:, self._chunks + self._least[end] :] = before[first:end, self._least[end] :]
         return sliding_window_view(padded, self._chunks + 1, axis=1)
 
     def _within(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Costs, and lengths in chunks, of buckets that end during computation.
+        """Cost and length of all-reduces that end during computation.
 
-        Both have shape (end - first, threads). Dominated choices have a length above the number of chunks.
+        Each sums the layers from k up to `end`, for each k from `first` on.
+
+        Returns:
+            Extra seconds, and lengths of the all-reduces in chunks; both of shape (end - first, threads). If another
+                number of threads is as good in both, the length is above the number of chunks, which excludes it.
         """
         moved_s = self._moved_s(first, end, 0)
         needs_s = moved_s * self._share
@@ -209,23 +253,36 @@ class _Search:
         return cost, lasts
 
     def _moved_s(self, first: int, end: int, alone: int) -> np.ndarray:
-        """Seconds of all-reduces from each layer up to `end`, by threads; 0 if empty."""
+        """Seconds of the all-reduces of layers k to `end`, for each k from `first` on.
+
+        Arguments:
+            alone: 1 for all-reduces alone, 0 for all-reduces beside computation.
+
+        Returns:
+            Shape (end - first, threads); 0 for layers without gradients.
+        """
         sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
         carried = self._model.carried_bytes(1.0) * sizes
         startup_s = self._model.startup_s if alone else self._model.beside_startup_s
         return np.where(sizes > 0, startup_s + carried / self._rates[alone], 0.0)
 
     def _at_end(self, first: int, end: int) -> np.ndarray:
-        """Least extra time of buckets that begin d chunks before the end of computation.
+        """Least extra time of all-reduces that begin d chunks before computation ends.
 
-        Shape (end - first, chunks + 1), by first layer and d.
+        Returns:
+            Seconds with the best number of threads, by first layer and d; shape (end - first, chunks + 1).
         """
         return self._over(first, end, np.arange(self._chunks + 1))[0].min(axis=2)
 
     def _over(self, first: int, end: int, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Extra seconds of buckets beside chunks, and whether communication remains.
+        """Extra time of all-reduces that run beside chunks (equations 8 to 11).
 
-        Both have shape (end - first, chunks, threads) (equations 8 to 11).
+        Arguments:
+            chunks: numbers of chunks that are left when the all-reduce begins.
+
+        Returns:
+            Extra seconds, and True where the all-reduce lasts longer than the chunks; both of shape (end - first,
+                numbers of chunks, threads).
         """
         alone = (chunks * self._width_s)[None, :, None]
         slowed_s = alone / self._share
@@ -237,7 +294,16 @@ class _Search:
         return both_s - alone * computed + moving_alone_s * (1 - moved), moved < 1
 
     def _choice(self, before: np.ndarray, end: int, z: int) -> tuple[int, int, int]:
-        """Layers before a cell's best bucket, its first chunk, and its threads' index."""
+        """The last bucket of a cell, recomputed.
+
+        Arguments:
+            before: cells with one bucket fewer, shape (layers + 1, chunks + 1).
+            end, z: indices of the cell.
+
+        Returns:
+            Number of layers before the bucket, number of chunks before its all-reduce, and index of its number of
+                threads.
+        """
         first = end - 1 if self._ends is not None else 0
         begins = np.arange(self._least[end], z + 1)
         over, left = self._over(first, end, z - begins)

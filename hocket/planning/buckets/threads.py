@@ -1,7 +1,7 @@
 """Choose between the library's number of communication threads and others.
 
-Rules of this file: planner and benchmarks use the same rule. Other threads are chosen only if their gain exceeds
-both the error of the fitted model and WORTH; smaller differences are chance.
+Rules of this file: planner and benchmarks use the same rule. Other numbers are chosen only if the time that they save
+exceeds both the error of the fitted model and WORTH; smaller differences are chance.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from functools import lru_cache
 from hocket.hardware.overlap import OverlapModel
 from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients, allocate, joint
 
-WORTH = 0.002  # least gain of other buckets, or threads, as a share
+WORTH = 0.002  # least share of time that other buckets, or other threads, have to save
 
 
 def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Sequence[int] = ()) -> Fusion:
@@ -25,7 +25,12 @@ def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Seque
 def taken_threads(
     gradients: ReadyGradients, model: OverlapModel, ends: Sequence[int], threads: Sequence[int]
 ) -> Fusion:
-    """Choose threads for given buckets (`allocate`)."""
+    """Choose threads for given buckets (`allocate`).
+
+    Arguments:
+        ends: the buckets, as in `Fusion`.
+        threads: numbers to choose from; () for the library's number alone.
+    """
     return _taken(gradients, model, tuple(threads), tuple(ends))
 
 

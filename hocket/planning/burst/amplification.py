@@ -28,7 +28,7 @@ from hocket.strategies.burst.costs import BurstCosts
 from hocket.util.units import show_count, show_seconds
 
 Work = Counter[tuple[str, int, str]]
-"""Samples by kind (forward, backward), device and layer."""
+"""Number of computed samples, by kind ("forward" or "backward"), device and layer name."""
 
 
 def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int) -> float:
@@ -38,8 +38,8 @@ def alone_s(profiles: Iterable[ModelProfile], cluster: Cluster, batch_size: int)
     ignoring its memory. Beyond the largest profiled size, seconds are proportional to samples.
 
     Arguments:
-        profiles: of the same job at several tensor-parallel sizes. The smallest size is used. If that is above 1,
-            the computation of all ranks is summed, so that undivided layers count once for each rank.
+        profiles: profiles of the same job at several tensor-parallel sizes. The smallest size is used. If it is above
+            1, the computation of all ranks is summed, so that undivided layers count once for each rank.
 
     Raises:
         InputError: the layers take no time at all, or the profile's device type cannot be compared.
@@ -57,10 +57,10 @@ class Amplification:
     """Amplification of a plan: device-seconds relative to one device alone.
 
     Attributes:
-        alone_s: seconds on one device.
-        planned_s, measured_s: device-seconds of an iteration.
+        alone_s: seconds of an iteration on one device.
+        planned_s, measured_s: device-seconds of an iteration; `measured_s` is None without a measured run.
         iterations: number of measured iterations that were compared.
-        other: difference between measured and planned computation, in words; empty if there is none.
+        other: first difference between measured and planned computation, in words; empty if there is none.
     """
 
     alone_s: float
@@ -93,7 +93,7 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
     """Amplification of a plan, simulated and measured.
 
     Arguments:
-        profile: of the plan.
+        profile: profile that the plan names.
         measured: trace of a run of the plan, if there is one.
 
     Raises:
@@ -127,7 +127,7 @@ def _device_s(plan: Plan, trace: Trace) -> float:
 
 
 def work_of(plan: Plan) -> Work:
-    """Computation of each device in an iteration of the plan."""
+    """Samples that each device computes in one iteration of the plan."""
     found: Work = Counter()
     for stage in plan.stages:
         many = merged(plan.strategy, len(stage.devices), plan.microbatches)
@@ -144,9 +144,12 @@ def _count(work: Work, plan: Plan, layers: Iterable[str], device: int, samples: 
 
 
 def work_done(plan: Plan, trace: Trace) -> dict[int, Work]:
-    """Computation of each device in the iterations of a trace that ended with a step.
+    """Samples that each device computed, in the iterations that ended with a step.
 
     Recomputation is left out.
+
+    Returns:
+        The samples by number of the update.
     """
     updates = {int(u) for u in trace.index[trace.kind == KINDS.index(Kind.STEP)].tolist()}
     found: dict[int, Work] = {}

@@ -2,7 +2,7 @@
 
 Amplification compares an iteration's device-seconds with one device alone (amplification.py).
 
-Rules of this file: a plan that exceeds the limit by rounding alone keeps it.
+Rules of this file: a plan that exceeds the limit only by a rounding error is accepted.
 Source: DeepPool section 3.2, the user's inefficiency tolerance.
 """
 
@@ -19,12 +19,19 @@ _ROUNDING = 1 + 1e-9
 
 
 def held_s(stages: Iterable[StageCut | PlanStage], iteration_s: float, members: int = 1) -> float:
-    """Device-seconds of an iteration that keeps all its devices."""
+    """Device-seconds of an iteration that holds all devices of its stages throughout.
+
+    Arguments:
+        members: tensor-parallel size.
+    """
     return iteration_s * members * len({device for stage in stages for device in stage.devices})
 
 
 def alone_words(cluster: Cluster) -> str:
-    """Name of a single device: the first one, with its type if there are others."""
+    """Name of the cluster's first device in messages.
+
+    It contains the device type if the cluster has several types.
+    """
     kinds = {cluster.node_of(device).device_type for device in range(cluster.devices)}
     return f"one {cluster.node_of(0).device_type} alone" if len(kinds) > 1 else "one alone"
 
@@ -37,7 +44,7 @@ class Tolerance:
         limit: largest amplification.
         alone_s: seconds of an iteration on one device.
         members: tensor-parallel size.
-        alone: name of the single device in messages, with its type if there are others.
+        alone: name of the single device in messages (`alone_words`).
     """
 
     limit: float
@@ -51,7 +58,12 @@ class Tolerance:
             raise InputError("amplification_limit", f"{self.limit:g}", ">= 1 (one device has amplification 1)", step)
 
     def refusal(self, used_s: float, how: str = "") -> str:
-        """Reason for refusing a plan that uses too many device-seconds; otherwise empty."""
+        """Reason for refusing a plan that uses too many device-seconds; otherwise empty.
+
+        Arguments:
+            used_s: device-seconds of an iteration of the plan.
+            how: words before the amplification in the message.
+        """
         amplification = used_s / self.alone_s
         if amplification <= self.limit * _ROUNDING:
             return ""

@@ -1,8 +1,8 @@
-"""Compare the best plan with the best plan of the other kind.
+"""Compare the best plan with a pipeline and the best plan without a pipeline.
 
-The question is whether a pipeline is worth it, and how much slower the best plan without one is (or the reverse).
+The question is whether a pipeline is worth it, and how much slower the other plan is.
 
-Rules of this file: both kinds are searched until the best of each is known; a pipeline is not chosen by habit.
+Rules of this file: both kinds of plan are searched until the best of each is known; a pipeline is not chosen by habit.
 Kernel launches, small matrix products and links inside a server are part of every plan's seconds (cost/,
 planning/mesh/layout.py).
 """
@@ -47,9 +47,10 @@ class BaselineComparison:
     """Comparison of the best plan with the best plan of the other kind.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
-        other: label of the best plan of the other kind; empty if there is none. For a pipeline, that is the best
-            plan without one, and the reverse; for one device alone, the best plan on several devices.
+        winner: kind of the best plan: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
+        other: label of the best plan of the other kind; empty if there is none. If the winner is a pipeline, this is
+            the best plan without a pipeline; if one device alone, the best plan on several devices; if a plan that
+            swaps, the best plan that does not swap; otherwise the best pipeline.
         loses: additional seconds of `other`, as a share of the winner's.
         why: reason why there is no plan of the other kind.
         stale: label of the best plan with stale weights, if it is faster and the request did not mention stale
@@ -100,7 +101,7 @@ class BaselineComparison:
 def of_sizes(found: SizedSearch) -> BaselineComparison:
     """Comparison for an analytic model.
 
-    Stale weights are included if the request does not decide about them.
+    It includes the gain of stale weights, unless the request names strategies or sets `synchronous`.
     """
     verdict = _of_sizes(found)
     if _says(found.request):
@@ -148,8 +149,7 @@ def _kind(mesh: ParallelLayout) -> str:
 def of_profile(found: Search) -> BaselineComparison:
     """Comparison for a profiled job.
 
-    The best plan of the other kind is a candidate, if there is one. A plan on one device is compared with the best on
-    several.
+    The best plan of the other kind is one of the candidates of the search, if there is one.
     """
     best = found.best
     winner = _kind_of(best)
@@ -182,10 +182,13 @@ def with_stale(
     request: PlanRequest,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BaselineComparison:
-    """Add the gain of stale weights, if the request does not decide about them.
+    """Add the gain of stale weights to a comparison, by a further search.
+
+    The comparison stays as it is if the request names strategies or sets `synchronous`.
 
     Arguments:
-        profiles: of the search.
+        profiles: profiles of the search, by path.
+        found: result of the search.
     """
     if _says(request):
         return verdict
@@ -209,7 +212,12 @@ def _says(request: PlanRequest) -> bool:
 def _with(
     verdict: BaselineComparison, name: str, gains: float, updates: UpdateSemantics, strategy: str
 ) -> BaselineComparison:
-    """Add the gain of stale weights, if it is more than a tie."""
+    """Add the gain of stale weights, if it is more than a tie.
+
+    Arguments:
+        name: label of the plan with stale weights.
+        gains: seconds that it saves, as a share.
+    """
     if gains <= TIE:
         return verdict
     return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))

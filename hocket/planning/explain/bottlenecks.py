@@ -1,7 +1,7 @@
 """Bottlenecks of a parallel layout: the time of an iteration by cause.
 
-Rules of this file: seconds are those of the profile, assigned to the layout's devices. The unexplained rest is the
-pipeline's fill and drain first, then other causes.
+Rules of this file: seconds of computation come from the profile. The time that they leave unexplained counts as fill
+and drain of the pipeline, up to the closed form of these; the rest has other causes.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ class Bottlenecks:
     Attributes:
         compute_s: forwards and backwards.
         recompute_s: recomputation before backwards.
-        reductions_s: reductions within tensor-parallel groups.
+        reductions_s: collectives within tensor-parallel groups.
         step_s: optimizer steps.
         bubble_s: fill and drain of the pipeline.
         other_s: transfers, gradient sums, and waiting for slower stages.
@@ -45,7 +45,11 @@ class Bottlenecks:
 
 
 def limits_of(space: SizedSpace, found: SimulatedLayout) -> Bottlenecks:
-    """Bottlenecks of a layout found in a search space."""
+    """Bottlenecks of a simulated layout.
+
+    Arguments:
+        space: space in which the layout was found.
+    """
     mesh = found.mesh
     group, own = found.space.profile_of(mesh), space.profile_of(found)
     plain = space.profile_with(found, "none")

@@ -49,7 +49,10 @@ def _too_slow(mesh: ParallelLayout, bound: Bound, best_s: float) -> Refused:
 
 
 def _undivided(found: SizedSearch) -> Iterator[Refused]:
-    """Yield sizes that do not divide model, cluster or batch."""
+    """Yield a refusal for each size that does not divide model, cluster or batch.
+
+    Numbers of stages above the number of layers or of microbatches are refused as well.
+    """
     request, sizes = found.request, sizes_of(found.request)
     stale = "two_bw" in request.strategies or request.synchronous is False
     model, cluster, batch = found.model, found.cluster, found.batch_size

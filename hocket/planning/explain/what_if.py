@@ -1,6 +1,6 @@
-"""What-if analysis: a plan on a changed cluster or for another batch.
+"""What-if analysis: a plan on a changed cluster or with another batch size.
 
-The best plan there is found as well.
+The best plan for the changed cluster and batch size is found as well.
 
 Rules of this file: nothing is estimated. The same plan is simulated again, or a new search runs. Only a result with
 `ScenarioResult.at_most` is an upper bound, which no plan exceeds. Files stay as they are.
@@ -39,8 +39,9 @@ class Scenario:
     """One change of cluster or batch.
 
     Attributes:
-        text: the change in words, such as "twice server".
-        batch: factor on the samples of an update.
+        text: the change in words, such as "10 % more memory".
+        change: change of the cluster.
+        batch: factor on the batch size.
     """
 
     text: str
@@ -48,19 +49,25 @@ class Scenario:
     batch: float = 1.0
 
     def samples(self, batch_size: int) -> int:
-        """The changed batch."""
+        """Batch size in the scenario.
+
+        Arguments:
+            batch_size: present batch size.
+        """
         return max(1, round(batch_size * self.batch))
 
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """Result of a scenario; gains are shares of the current samples per second.
+    """Result of a scenario.
+
+    A gain is the increase of the samples per second, as a share of the present ones.
 
     Attributes:
         same: gain of the same plan; None if the plan is not possible or does not fit, for the reason in `why`.
-        anew: gain of the best plan there; None if there was no search, or nothing fits.
+        anew: gain of the best plan in the scenario; None if there was no search, or nothing fits.
         at_most: True if `anew` is an upper bound.
-        plan: label of the best plan there.
+        plan: label of the best plan in the scenario.
         why: reason why the same plan, or any plan, is not possible.
     """
 
@@ -83,7 +90,7 @@ def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
     These are: double bandwidth of each level, 10 % more memory, a double batch, and devices twice as fast.
 
     Arguments:
-        swaps: True for a plan that swaps; then a scenario doubles the bandwidth to hosts.
+        swaps: True for a plan that swaps; then a further scenario doubles the bandwidth between devices and hosts.
     """
     links = [
         Scenario(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
@@ -103,10 +110,11 @@ def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
 def fewer(cluster: Cluster, bubble: float) -> tuple[Scenario, ...]:
     """Scenarios with fewer devices: one server, one rack, one device.
 
-    They are tried if the plan keeps devices idle so long that fewer devices without a slow link may be faster.
+    A scenario is included only if the plan leaves devices idle for so long that fewer devices could do its computation
+    in the same time. Without slow links, they may then be faster.
 
     Arguments:
-        bubble: idle time relative to busy time, of a plan on all devices.
+        bubble: idle time of a plan on all devices, relative to its busy time.
     """
     found = []
     for level, below in enumerate((None, *cluster.levels[:-1])):
@@ -123,7 +131,9 @@ def ask_sizes(found: SizedSearch, question: Scenario, search: bool = True) -> Sc
     """Answer a what-if question about the best plan of an analytic model.
 
     Arguments:
-        search: True to search again; otherwise a question about memory is answered by a bound.
+        found: search that found the plan.
+        search: True to search again. Otherwise, the gain of the best plan is given only for more memory, as an upper
+            bound.
     """
     best, now = found.best, found.best.predicted.samples_per_s
     try:
@@ -154,7 +164,12 @@ def ask_sizes(found: SizedSearch, question: Scenario, search: bool = True) -> Sc
 
 
 def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> ScenarioResult:
-    """Result of a search; the current plan counts as found if it is better."""
+    """Add the result of a search; the same plan counts as found if it is better.
+
+    Arguments:
+        gain: gain of the plan that the search found.
+        plan, same_plan: labels of that plan and of the same plan.
+    """
     if answer.same is not None and answer.same >= gain:
         return replace(answer, anew=answer.same, plan=same_plan)
     return replace(answer, anew=gain, plan=plan)
@@ -163,7 +178,12 @@ def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> Sce
 def _same_mesh(
     found: SizedSearch, best: SimulatedLayout, cluster: Cluster, batch_size: int
 ) -> tuple[float | None, str]:
-    """Seconds of an iteration of the same layout, and why it is not possible."""
+    """Simulate the same layout on another cluster, with another batch size.
+
+    Returns:
+        Seconds of an iteration, None if the layout does not divide devices or batch; and the reason why it is not
+            possible or does not fit, empty if it fits.
+    """
     mesh, rest = best.mesh, batch_size % (best.mesh.samples * best.mesh.width)
     if cluster.devices != found.cluster.devices:
         return None, f"the plan does not fit {cluster.devices} devices"
@@ -185,9 +205,12 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
 
 
 def _least_with(found: SizedSearch, memory: float) -> float:
-    """Least time bound among layouts that fit only with more memory.
+    """Lower bound of the iteration time of layouts that fit only with more memory.
 
-    The result is at most the best plan's seconds.
+    The result is in seconds, and at most the best plan's iteration time.
+
+    Arguments:
+        memory: factor on device memory, above 1.
     """
     best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
@@ -198,7 +221,7 @@ def _least_with(found: SizedSearch, memory: float) -> float:
                 bound = space.bound(mesh)
                 if bound.seconds < best_s and (recompute_cut or bound.fits):
                     waiting.append((bound.seconds, len(waiting), bound, mesh, recompute_cut))
-    # Recomputation only adds to a bound.
+    # Recomputation only increases a bound.
     for bound_s, _, bound, mesh, recompute_cut in sorted(waiting, key=lambda one: one[:2]):
         if bound_s >= best_s:
             break
@@ -211,10 +234,10 @@ def _least_with(found: SizedSearch, memory: float) -> float:
 
 
 def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool = False) -> ScenarioResult:
-    """Answer a what-if question about a plan as it is.
+    """Answer a what-if question about a plan.
 
     Arguments:
-        search: True to search for the best plan there as well, with the plan's profile.
+        search: True to search for the best plan in the scenario as well, with the plan's profile.
     """
     try:
         now = predict_iteration(plan, profile)
@@ -242,7 +265,10 @@ def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, que
 
 
 def _admits(plan: Plan) -> bool | None:
-    """Setting of `synchronous` for a search: False if the plan has stale weights."""
+    """Setting of `PlanRequest.synchronous` for a search like the plan's.
+
+    False, so that stale weights are searched, if the plan's strategy has them; otherwise None, the default.
+    """
     return None if plan.strategy in synchronous_strategies() else False
 
 
@@ -296,9 +322,9 @@ def ask_profile(
         profiles: profiles of the job, by path.
         found: result of the search for the plan.
         question: the changes to assume.
-        request: of the search that found the plan.
-        search: True to search again. A question about memory always searches if the additional memory would admit a
-            refused candidate.
+        request: request of the search that found the plan.
+        search: True to search again. A question about more memory always searches if a refused candidate lacked no
+            more than the additional memory.
     """
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)

@@ -1,7 +1,8 @@
 """Goals for analytic models: plan on the whole cluster, or on its best part.
 
-Rules of this file: deterministic. A lower bound for each sub-cluster comes first: its devices' seconds without any
-waiting, and their memory compared with the model's state. The sub-cluster is searched only if the bound allows it.
+Rules of this file: deterministic. A lower bound of the iteration time comes first, for each sub-cluster: computation
+without any waiting, infinite if device memory is too small for weights, gradients and optimizer state. The sub-cluster
+is searched only if the bound is short enough for the goal.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from hocket.util.units import show_count
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
     """Training seconds by equation 4.4 of Narayanan's dissertation.
 
-    The achieved rate is that of the best plan. None if the goal has no number of samples.
+    Operations per second of a device are taken from the best plan. None if the goal has no number of samples.
     """
     if planned.goal.samples is None:
         return None
@@ -69,9 +70,10 @@ class _Asks:
         self._work: dict[str, float] = {}
 
     def least_s(self, part: Subcluster) -> float:
-        """Seconds of an iteration with all devices busy all the time.
+        """Lower bound of an iteration's seconds: all devices compute all the time.
 
-        Infinite if the model's state exceeds their memory.
+        It is infinite if weights, gradients and optimizer state exceed the memory of all devices together, and 0 for
+        a sub-cluster with several device types.
         """
         cluster, numbers = part.cluster, self.request.precision
         each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
@@ -85,7 +87,7 @@ class _Asks:
         return self._work[kinds[0]] * self.request.batch_size / cluster.devices
 
     def _work_s(self, cluster: Cluster) -> float:
-        """Least device-seconds of a sample."""
+        """Least device-seconds of a sample, on the first device type of a cluster."""
         request = self.request
         one = SizedSpace(self.model, cluster, request)
         if self._last is not None:
@@ -105,7 +107,14 @@ class _Asks:
         return least
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
-        """Search like `search_sizes`; refuse a sub-cluster that cannot run the model."""
+        """Search like `search_sizes`.
+
+        Returns:
+            The search result and the seconds of the best iteration; None if all plans are slower than the ceiling.
+
+        Raises:
+            RefusedError: the requested tensor-parallel sizes or the model do not fit the sub-cluster.
+        """
         fitting = tuple(width for width in self.request.tensors if fits(part.cluster, width))
         if self.request.tensors and not fitting:
             raise RefusedError(

@@ -25,7 +25,7 @@ def plan_profile(
     """Plan a profiled job for a goal.
 
     Arguments:
-        profiles: by the path that plans name: the job's profile, and those of its tensor-parallel ranks
+        profiles: profiles by the path that plans name: the job's profile, and profiles of its tensor-parallel ranks
             (`search_widths`).
 
     Raises:
@@ -55,9 +55,13 @@ class _Asks:
         return 0.0
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[Search, float]:
-        """Search like `search_widths`, for sizes that divide the sub-cluster.
+        """Search like `search_widths`, with the profiles that fit the sub-cluster.
 
-        Plans slower than the ceiling are found as well, and sorted last.
+        Profiles with a tensor-parallel size that does not divide the sub-cluster are left out. Plans slower than the
+        ceiling are found as well, and sorted last.
+
+        Returns:
+            The search result and the seconds of the best iteration.
         """
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:

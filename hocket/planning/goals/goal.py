@@ -60,7 +60,7 @@ def goal_of(
     """Goal from the user's options.
 
     Arguments:
-        objective: if empty, "devices" with a deadline and "time" without one.
+        objective: one of OBJECTIVES; if empty, "devices" with a deadline and "time" without a deadline.
         sequence: tokens of a sample; 0 if samples have no tokens.
 
     Raises:
@@ -82,7 +82,8 @@ class GoalValue:
 
     Attributes:
         devices: number of devices that are paid for.
-        samples_per_usd: None if a price is not known.
+        iteration_s: seconds of an iteration.
+        samples_per_usd: samples for a dollar; None if a price is not known.
         training_s: seconds for all samples; None if their number is not given.
         training_usd: price of all samples; None if their number is not given, or a price is not known.
     """
@@ -95,7 +96,13 @@ class GoalValue:
 
 
 def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per_hour: float | None) -> GoalValue:
-    """Value of a plan's iteration for the goal."""
+    """Value of a plan for the goal.
+
+    Arguments:
+        iteration_s: seconds of an iteration of the plan.
+        devices: number of devices that are paid for.
+        usd_per_hour: price of all these devices together; None if it is not known.
+    """
     iterations = goal.iterations(batch_size)
     training_s = iterations * iteration_s if iterations else None
     if usd_per_hour is None:

@@ -80,12 +80,12 @@ class SampleCurve:
         return (self.points[0].batch_size, self.points[-1].batch_size) if self.points else (1, inf)
 
     def samples(self, batch_size: int) -> float:
-        """Samples to reach the accuracy.
+        """Number of samples to reach the accuracy.
 
-        Between measured batch sizes, the logarithm is interpolated linearly.
+        Between measured batch sizes, it is interpolated linearly on logarithmic scales of samples and batch size.
 
         Raises:
-            InputError: a batch size beyond the measured ones.
+            InputError: the batch size is outside of the measured range.
         """
         low, high = self.range
         if not low <= batch_size <= high:

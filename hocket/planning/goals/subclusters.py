@@ -1,9 +1,9 @@
 """Find the sub-cluster that serves a goal best, by a search on each.
 
 Rules of this file: no monotonicity in the number of devices is assumed, so nothing is bisected. For the fewest
-devices, sub-clusters are searched from the smallest on, until one meets the deadline. For the least cost all are
-searched; a search stops once it cannot reach the best so far. Costs within the tolerance of a tie count as equal;
-the faster sub-cluster is preferred.
+devices, sub-clusters are searched from the smallest on, until one meets the deadline. For the least cost, all
+sub-clusters are searched; a search stops once none of its plans can be cheaper than the best so far. Costs within the
+tolerance of a tie (TIE) count as equal; the faster sub-cluster is preferred.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,19 @@ NO_FIT, SLOW, DEAR = "nothing fits", "too slow", "dearer"
 
 
 class PartSearch(Protocol[F_co]):
-    """Search on a sub-cluster: its result, and the seconds of its best iteration."""
+    """Search for the best plan on one sub-cluster."""
 
     def least_s(self, part: Subcluster) -> float:
         """Cheap lower bound of an iteration in seconds; infinite if nothing fits."""
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[F_co, float] | None:
-        """Best plan on a sub-cluster; None if all plans are slower than the ceiling.
+        """Search a sub-cluster for its best plan.
+
+        Arguments:
+            ceiling_s: longest iteration that is of use, in seconds.
+
+        Returns:
+            The search result and the seconds of its best iteration; None if all plans are slower than the ceiling.
 
         Raises:
             RefusedError: nothing fits.
@@ -41,7 +47,9 @@ class PartTrial(Generic[F]):
     """A sub-cluster that was considered.
 
     Attributes:
-        found, worth: the best plan there and its value; None if no plan there is of use, for the reason in `why`.
+        found, worth: result of the search on the sub-cluster, and value of the best plan; None if there is no result.
+        why: reason why the best plan does not serve the goal, or there is no result: NO_FIT, SLOW or DEAR. Empty if
+            the plan serves the goal.
     """
 
     part: Subcluster
@@ -52,10 +60,12 @@ class PartTrial(Generic[F]):
 
 @dataclass(frozen=True)
 class SubclusterSearch(Generic[F]):
-    """Searched sub-clusters, fewest devices first.
+    """Sub-clusters that were considered for a goal.
 
     Attributes:
-        left: number of sub-clusters that were pruned without a search.
+        tried: the sub-clusters, fewest devices first.
+        best: the sub-cluster that serves the goal best; None if none does.
+        left: number of further sub-clusters, which were not considered because a smaller one serves the goal.
     """
 
     goal: Goal
@@ -102,7 +112,7 @@ class PartResult(Protocol):
 
     @property
     def written(self) -> PredictedPlan:
-        """The candidate with the prediction of its written plan."""
+        """The best plan, with the prediction that its plan file contains."""
 
     @property
     def candidates(self) -> Sequence[PredictedPlan]:
@@ -111,7 +121,14 @@ class PartResult(Protocol):
 
 @dataclass(frozen=True)
 class Planned(Generic[F]):
-    """Result of planning for a goal; `parting` is None if only the whole was searched."""
+    """Result of planning for a goal.
+
+    Attributes:
+        batch_size: samples of an update.
+        found: search result on the chosen sub-cluster.
+        part: the chosen sub-cluster.
+        parting: all sub-clusters that were considered; None if only the whole cluster was searched.
+    """
 
     goal: Goal
     batch_size: int
@@ -185,7 +202,11 @@ def part_for(
 
 
 def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], useful_s: float) -> PartTrial[F]:
-    """Search a sub-cluster, if its iterations may be short enough."""
+    """Search a sub-cluster, unless its lower bound shows that it does not help.
+
+    Arguments:
+        useful_s: longest iteration with which the cost may still be the lowest, in seconds.
+    """
     needed_s, least_s = goal.ceiling_s(batch_size), asks.least_s(part)
     ceiling_s = min(needed_s, useful_s)
     if least_s > ceiling_s:
@@ -202,7 +223,10 @@ def _ask(goal: Goal, part: Subcluster, batch_size: int, asks: PartSearch[F], use
 
 
 def _how_far(goal: Goal, tried: Sequence[PartTrial[F]], batch_size: int, asks: PartSearch[F]) -> list[PartTrial[F]]:
-    """Search again without deadline, if no sub-cluster meets it: the largest first."""
+    """Search the sub-clusters that are too slow again, without the deadline.
+
+    The largest is searched first. The results show how far each sub-cluster is from the deadline.
+    """
     found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
     least_s = min(map(_least_s, found), default=inf)
     for place, one in reversed(list(enumerate(tried))):
@@ -221,7 +245,11 @@ def _dearer(one: PartTrial[F], most: float) -> PartTrial[F]:
 
 
 def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, goal: Goal) -> float:
-    """Longest iteration that may be of use; a longer one costs more than the best."""
+    """Longest iteration on a sub-cluster that costs no more than the best so far.
+
+    Returns:
+        Seconds; infinite if costs are not compared, or no cost is known yet.
+    """
     usd_per_s = (part.usd_per_hour or 0.0) / 3600
     dollar = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
     if goal.objective != "cost" or not dollar or not usd_per_s:
@@ -230,7 +258,7 @@ def _useful_s(tried: Sequence[PartTrial[F]], part: Subcluster, batch_size: int, 
 
 
 def _best(tried: Sequence[PartTrial[F]]) -> PartTrial[F] | None:
-    """The fastest of the trials that serve the goal; None if none does."""
+    """The fastest of the sub-clusters that serve the goal; None if none does."""
     serving = [one for one in tried if one.worth is not None and not one.why]
     return min(serving, key=_seconds, default=None)
 

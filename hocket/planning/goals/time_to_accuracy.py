@@ -3,10 +3,10 @@
 Rules of this file: an iteration is planned and simulated, not guessed. The number of iterations comes from the
 curve (sample_efficiency.py). The ways of scaling differ in the batch:
 
-- weak scaling: each device has as many samples as one device alone;
-- strong scaling: all devices together have that many samples;
-- batch-optimal scaling: the batch with the least time to accuracy, among the powers of two times the batch of one
-  device that the curve covers.
+- weak scaling: each device has as many samples of a batch as one device alone;
+- strong scaling: all devices together have as many samples of a batch as one device alone;
+- batch-optimal scaling: the batch size with the least time to accuracy, among those of weak and strong scaling and
+  the half, a quarter, an eighth, ... of weak scaling's, as far as the curve covers them.
 
 Source: DeepPool section 2, Figures 1 to 3.
 """
@@ -30,9 +30,10 @@ from hocket.util.units import show_bytes, show_count
 WEAK, STRONG, OPTIMAL = "weak", "strong", "batch-optimal"
 WAYS = (WEAK, STRONG, OPTIMAL)
 Iteration = Callable[[Cluster, int, float], float | None]
-"""Seconds of the best iteration of a batch on all devices of a cluster.
+"""Function (cluster, batch size, ceiling in seconds) that plans on all devices of the cluster.
 
-None if all plans are above a ceiling of seconds. RefusedError, with the reason, if there is no plan at all.
+It returns the seconds of the best iteration; None if all plans take longer than the ceiling. It raises RefusedError,
+with the reason, if there is no plan at all.
 """
 
 
@@ -41,10 +42,11 @@ class Scaled:
     """One way of scaling on a number of devices.
 
     Attributes:
+        way, devices: one of WAYS, and the number of devices.
         batch_size: samples of an update.
         iteration_s: seconds of an iteration.
         iterations: number of iterations to the accuracy.
-        speedup: relative to weak scaling on the fewest devices.
+        speedup: time to the accuracy of weak scaling on the fewest devices, relative to this time.
     """
 
     way: str
@@ -67,7 +69,14 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scaling of a job over numbers of devices; `notes` explains missing points."""
+    """Scaling of a job over numbers of devices.
+
+    Attributes:
+        curve: samples to reach the accuracy, by batch size.
+        base_batch: samples of an update of one device alone.
+        rows: one entry for each number of devices and way of scaling.
+        notes: reasons why entries are missing.
+    """
 
     curve: SampleCurve
     base_batch: int
@@ -87,13 +96,13 @@ def scale(
     counts: Sequence[int] = (),
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Scaling:
-    """Weak, strong and batch-optimal scaling.
+    """Time to accuracy with weak, strong and batch-optimal scaling.
 
     Arguments:
-        iteration: seconds of an iteration on a cluster, for a batch size.
+        iteration: function that plans an iteration.
         curve: samples to reach the accuracy, by batch size.
-        base_batch: samples of one device's update. Weak scaling keeps it for each device, strong scaling for all
-            together.
+        base_batch: samples of an update of one device alone. In weak scaling, each device has as many; in strong
+            scaling, all devices together.
         counts: numbers of devices; if empty, powers of two and the whole cluster.
 
     Raises:
@@ -131,12 +140,17 @@ def scale(
 
 
 def _asked(way: str, batch_size: int, devices: int) -> str:
-    """Beginning of a note."""
+    """Beginning of a note: way of scaling, batch size and number of devices."""
     return f"{way}, a batch of {batch_size} on {show_count(devices, 'device')}: "
 
 
 def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, notes: list[str]) -> Iterator[Scaled]:
-    """Yield all ways of scaling on one sub-cluster."""
+    """Yield each way of scaling for which there is a plan on one sub-cluster.
+
+    Arguments:
+        base: samples of an update of one device alone.
+        notes: list to which reasons for missing plans are added.
+    """
     count, known, reasons = cluster.devices, dict[int, Scaled | None](), dict[int, str]()
     low, high = curve.range
 
@@ -174,9 +188,13 @@ def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, n
 
 
 def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
-    """Powers of two times the batch of one device, up to weak scaling.
+    """Batch sizes to try for batch-optimal scaling, the largest first.
 
-    The most promising ones come first.
+    They are weak scaling's batch size and its half, quarter, eighth, ..., as long as these are whole numbers and at
+    least the smaller of `base` and `devices`.
+
+    Arguments:
+        base: samples of an update of one device alone.
     """
     found = {base * devices}
     size = base * devices
@@ -187,10 +205,10 @@ def _batches(base: int, devices: int, low: float, high: float) -> list[int]:
 
 
 def data_parallel(profile: ModelProfile) -> Iteration:
-    """Plain data parallelism of a profiled job, as in DeepPool.
+    """Function that plans plain data parallelism of a profiled job, as in DeepPool.
 
-    Each device has the same number of samples, in one microbatch if memory and profile allow, otherwise in the
-    fewest possible.
+    Each device has the same number of samples, in one microbatch if memory and profile allow, otherwise in as few
+    microbatches as possible. The ceiling is not used.
     """
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
@@ -214,7 +232,7 @@ def data_parallel(profile: ModelProfile) -> Iteration:
 
 
 def any_mesh(model: Transformer, request: PlanRequest) -> Iteration:
-    """Best layout of an analytic model for a request, at any batch size."""
+    """Function that plans the best layout of an analytic model at any batch size."""
     last: list[SizedSearch] = []
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:

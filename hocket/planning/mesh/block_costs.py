@@ -15,11 +15,12 @@ class BlockFigures:
     """Figures of layers at one microbatch size, by recompute setting ("way").
 
     Attributes:
-        layers_s: forward and backward seconds of all layers, each of shape (ways, types, layers).
-        layers_bytes: stashes, shape (ways, layers).
-        block_s: forward and backward seconds of a block, shape (ways, types).
-        ends_s: forward and backward seconds of embedding and output, shape (types, 2).
-        stash, working: bytes of embedding, block and output, shape (ways, 3).
+        layers_s: forward seconds and backward seconds of all layers, each of shape (ways, types, layers).
+        layers_bytes: bytes of saved activations, shape (ways, layers).
+        block_s: seconds of forward and backward together of a block, shape (ways, types).
+        ends_s: seconds of forward and backward together of embedding and output, shape (types, 2).
+        stash, working: bytes of saved activations, and peak temporary bytes of a forward or backward, for embedding,
+            block and output, shape (ways, 3).
         kept: bytes of weights and buffers of embedding, block and output, shape (3,).
         weights, optimizer, gradients: bytes of weights, optimizer state and gradients, shape (3,).
         border: bytes of the message from one block to the next.
@@ -56,19 +57,20 @@ class BlockFigures:
     def state_of(
         self, parts: int | np.ndarray, more: float | np.ndarray = 0.0, summed: float | np.ndarray = 0.0
     ) -> np.ndarray:
-        """Bytes of a stage's state, with optimizer state in `parts` shards.
+        """Bytes of weights, buffers and optimizer state of embedding, block and output.
 
         Arguments:
-            more, summed: numbers of additional copies of weights and of gradients.
+            parts: number of shards of the optimizer state, of which one is counted; by stage, or for all stages.
+            more, summed: numbers of additional copies of weights and of gradients; by stage, or for all stages.
 
         Returns:
-            Bytes of embedding, block and output, shape (3, stages); (3, 1) for a single number of shards.
+            Shape (3, stages); (3, 1) for a single number of shards.
         """
         divided = self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
         return divided + self.weights[:, None] * more + self.gradients[:, None] * summed
 
     def both_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Seconds of embedding and output on their stages, shape (types, stages).
+        """Seconds that embedding and output add to each stage, shape (types, stages).
 
         Arguments:
             first, last: 1 for the stage with the embedding, and with the output; 0 elsewhere.

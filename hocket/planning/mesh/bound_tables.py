@@ -1,4 +1,4 @@
-"""Parts of layout bounds: prefix sums of layers, and microbatches in flight."""
+"""Parts of the bounds of layouts: prefix sums of layers, microbatches in flight."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Bound:
     """Lower bound of a layout.
 
     Attributes:
-        seconds: of an iteration.
-        bytes: on the device with the least room.
-        room_bytes: memory of that device.
+        seconds: lower bound of an iteration's seconds.
+        bytes: lower bound of the peak bytes on the device that has the least memory left.
+        room_bytes: memory of this device.
     """
 
     seconds: float
@@ -35,8 +35,8 @@ class PrefixTables:
     """Prefix sums over the layers.
 
     Attributes:
-        forward_s, backward_s: seconds, shape (types, layers + 1).
-        stash_bytes: shape (layers + 1,).
+        forward_s, backward_s: sums of seconds, shape (types, layers + 1).
+        stash_bytes: sums of the bytes of saved activations, shape (layers + 1,).
     """
 
     forward_s: np.ndarray
@@ -58,12 +58,12 @@ def flying(
     """Microbatches in flight on each device at its first backward, by chunk.
 
     Arguments:
-        turns: microbatches of each device.
+        turns: number of microbatches that each device runs in a batch.
 
     Returns:
         - Number of microbatches, shape (chunks, stages).
         - True for devices with forwards after their first backward.
-        - True for devices that hold as many stashes again once they have gradients of all their chunks.
+        - True for devices on which as many microbatches are in flight once more, after all chunks have gradients.
     """
     if mesh.schedule == "gpipe":
         return turns[None, :], turns < 0, turns < 0
@@ -81,8 +81,9 @@ def flying(
 def doubled(ground: StagePlacement, mesh: ParallelLayout, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     """Masks of stages with a second weight version, and with a second gradient sum.
 
-    They follow strategies/schedules/two_bw.py. Where devices sum their gradients, the update waits for the forward that
-    reads its weights. The last stage has no other microbatch in flight then and no longer needs the old version.
+    They follow strategies/schedules/two_bw.py. If a stage sums gradients over several devices, its update waits until
+    the first forward that reads the new weights. The last stage then has no other microbatch in flight and does not
+    need the old version.
 
     Arguments:
         tied: True if the first and the last stage share weights.

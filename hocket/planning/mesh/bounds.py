@@ -22,7 +22,7 @@ from hocket.planning.search.bounds.steady_state import steady_s
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 
-WAITING = 6  # undelivered messages of a chunk, at both of its stage boundaries
+WAITING = 6  # number of undelivered messages of a chunk, at both of its stage boundaries together
 
 
 class MeshBounds:
@@ -56,16 +56,16 @@ class MeshBounds:
 
     @cached_property
     def room_bytes(self) -> np.ndarray:
-        """Memory of each device of every group, shape (groups,)."""
+        """Memory in bytes of one device of each group, shape (groups,)."""
         cluster = self.group.cluster
         counts = [node.devices for node in cluster.nodes] or [cluster.devices]
         firsts = np.cumsum([0, *counts[:-1]]).tolist()
         return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
     def least_bytes(self, mesh: ParallelLayout) -> float:
-        """Lower bound on the state and gradients of the fullest device, in bytes.
+        """Lower bound of weights, optimizer state and gradients on the fullest device.
 
-        It is quicker to compute than `bound` and never above its bytes.
+        The result is in bytes. It is quicker to compute than `bound` and never above the bytes of `bound`.
         """
         if mesh.units:
             return self._units_bytes(mesh)
@@ -76,9 +76,9 @@ class MeshBounds:
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: ParallelLayout) -> float:
-        """Least seconds of compute, if all stages were equally fast.
+        """Lower bound of an iteration's seconds: computation in equally fast stages.
 
-        It is quicker to compute than `bound` and never above its seconds.
+        It is quicker to compute than `bound` and never above the seconds of `bound`.
         """
         if mesh.samples not in self._whole_s:
             tables = self._tables_of(mesh)
@@ -90,7 +90,7 @@ class MeshBounds:
         return mesh.microbatches / float((1 / each_s).sum())
 
     def bound(self, mesh: ParallelLayout) -> Bound:
-        """Lower bound in seconds and bytes."""
+        """Lower bound of a layout's iteration time and peak memory."""
         if mesh.units:
             return self._bound_of_units(mesh)
         tables, ground = self._tables_of(mesh), self._ground(mesh)
@@ -107,16 +107,17 @@ class MeshBounds:
         if twice is not None:
             steps = ((range(*own), s, bool(twice[0][s])) for s, own in enumerate(pairwise(cut.tolist())))
             batch_s = busy_s + [self._step_s(mesh, ground, *step) for step in steps]
-            rings_s = np.max(self._rings_s(mesh, ground, cut))  # those of each batch follow those of the batch before
+            rings_s = np.max(self._rings_s(mesh, ground, cut))  # one batch's collectives follow the previous batch's
             seconds = max(steady_s(batch_s, least_s, message_s, turns, counts[0]), float(rings_s))
         else:
-            # The first microbatch's forwards lead to a device, and the last one's backwards lead back from it.
+            # A device waits for the first microbatch's forwards on earlier stages. After its last backward, the last
+            # microbatch's backwards on earlier stages follow.
             ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
-            if mesh.chunks == 1:  # `counts` microbatches of each device are on the path to the end and back
+            if mesh.chunks == 1:  # a device has at most `counts` microbatches on the path to the last stage and back
                 around_s = ways[-1] - ways + least_s[-1]
                 busy_s = np.maximum(busy_s, turns * around_s / counts[0])
             spent_s = busy_s + ways[:p]
-            # The path to the end and back lies before the first backward, and again after the last forward.
+            # The path to the last stage and back lies before the first backward, and again after the last forward.
             beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
             between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
             spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
@@ -139,7 +140,7 @@ class MeshBounds:
         if twice is not None:
             state += twice[0] * np.diff(self._weights[cut]) + twice[1] * own_gradients
         stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
-        # Where a further round of microbatches brings these stashes again, they coexist with the gradients of all chunks.
+        # Where as many microbatches are in flight once more, their stashes coexist with the gradients of all chunks.
         most: np.ndarray = state + np.where(coming, stashes + own_gradients, np.maximum(stashes, own_gradients))
         if len(cut) == 2:
             most -= self._twice(mesh)
@@ -149,7 +150,7 @@ class MeshBounds:
     def _bound_of_units(self, mesh: ParallelLayout) -> Bound:
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         whole_s = tables.forward_s + tables.backward_s
-        slowest = int(whole_s[:, -1].argmax())  # all replicas wait for those of the slowest type
+        slowest = int(whole_s[:, -1].argmax())  # all replicas wait for the replicas of the slowest type
         units = Units(
             np.diff(self._weights),
             np.diff(self._gradients),
@@ -163,14 +164,14 @@ class MeshBounds:
         return Bound(seconds, self._units_bytes(mesh) + more, float(ground.room_bytes.min()))
 
     def _units_bytes(self, mesh: ParallelLayout) -> float:
-        """State of a replica, which holds a shard of all weights."""
+        """Bytes of all buffers, and of one shard of all weights and optimizer state."""
         whole, divided = self._held[-1] - self._weights[-1], self._weights[-1] + self._optimizer[-1]
         return float(whole + divided / mesh.width)
 
     def closer_s(self, mesh: ParallelLayout) -> float:
-        """Lower bound in seconds for a layout with unequal chunks.
+        """Closer lower bound in seconds for an interleaved layout: its longest path.
 
-        It is closer than `bound`.
+        Unlike `bound`, it takes into account that chunks are unequal.
         """
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         cut, shape = np.array((0, *mesh.ends)), (mesh.chunks, mesh.depth)
@@ -178,7 +179,8 @@ class MeshBounds:
         forth_s, back_s = (ground.quickest(seconds).reshape(shape) for seconds in (forward_s, backward_s))
         message_s = ground.message_s(self._outputs(mesh.samples)[cut[1:-1] - 1]) / 2
         ends_s = interleaved_s(forth_s, back_s, message_s, mesh.microbatches)
-        # On the first device, each chunk's gradient sum follows its last backward, one sum at a time; then come all steps.
+        # On the first device, each chunk's gradient sum follows its last backward, one sum at a time.
+        # Then all optimizer steps follow.
         slowest_s = ground.slowest(backward_s)
         summed_s, steps_s = 0.0, 0.0
         for c in reversed(range(mesh.chunks)):
@@ -195,7 +197,7 @@ class MeshBounds:
         """Approximate peak of undelivered messages on each stage of a pipeline, in bytes.
 
         Outputs of the last chunk can wait until its first gradient returns (program/memory_bound/send_completion.py).
-        Their number is that of the forwards before that gradient.
+        There is one output for each forward before this gradient.
         """
         counts, _, _ = flying(self._ground(mesh), mesh, mesh.microbatches * mesh.width // self._ground(mesh).widths)
         waiting: np.ndarray = (counts[-1] + WAITING * mesh.chunks) * self.border_bytes(mesh.samples)
@@ -207,7 +209,7 @@ class MeshBounds:
 
     @cached_property
     def _shared(self) -> np.ndarray:
-        """Bytes of shared weights that two stages count twice.
+        """Bytes that a sum over all layers counts twice because of tied weights.
 
         Returns:
             Bytes of weights, gradients and optimizer state, shape (3,).
@@ -220,14 +222,21 @@ class MeshBounds:
         return found
 
     def _twice(self, mesh: ParallelLayout) -> float:
-        """Bytes of shared weights that a layout of one stage counts twice."""
+        """Bytes that a sum over a device's layers counts twice if there is one stage.
+
+        They are weights, gradients and optimizer state of tied weights.
+        """
         weights, gradients, optimizer = self._shared.tolist()
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
     def _undivided(self, mesh: ParallelLayout, ground: StagePlacement) -> np.ndarray:
-        """Optimizer state of weights shared by first and last stage, minus its shard.
+        """Bytes to add to each stage because tied weights' optimizer state stays whole.
 
-        No replica shards this state. Bytes, shape (stages,).
+        The first and the last stage share tied weights. Their replicas never shard the optimizer state of these
+        weights. One shard of it is counted elsewhere, so this is the rest of it.
+
+        Returns:
+            Shape (stages,); 0 for other stages, with a single stage, and if no optimizer state is sharded.
         """
         found = np.zeros(mesh.depth)
         if mesh.depth > 1:
@@ -250,7 +259,7 @@ class MeshBounds:
         return ground.busiest_s(crossing, np.array(carried), mesh.microbatches)
 
     def _summed_s(self, mesh: ParallelLayout, ground: StagePlacement, layers: range) -> float:
-        """Seconds to sum the gradients of some layers on the first device."""
+        """Seconds to sum the gradients of some layers over the first stage's replicas."""
         gradients = float(self._gradients[layers.stop] - self._gradients[layers.start])
         if layers.start == 0:  # gradients of shared weights are summed once, or by all their stages at the same time
             gradients = max(0.0, gradients - float(self._shared[1]))
@@ -260,14 +269,14 @@ class MeshBounds:
     def _updates_s(
         self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray, backward_s: np.ndarray
     ) -> np.ndarray:
-        """Seconds from each stage's last backward to the weights of its next forward."""
+        """Seconds from each stage's last backward to its updated weights."""
         summed_s, gathered_s = self._rings_s(mesh, ground, cut)
         steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
         found: np.ndarray = np.maximum(0.0, summed_s - ground.slowest(backward_s)) + steps_s + gathered_s
         return found
 
     def _rings_s(self, mesh: ParallelLayout, ground: StagePlacement, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of each stage's gradient sums, and of gathering sharded new weights."""
+        """Seconds of each stage's gradient sum, and of its all-gather of new weights."""
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
@@ -276,7 +285,11 @@ class MeshBounds:
         return self._ring_s(kind, mesh, gradients), gathers * self._ring_s(Kind.ALL_GATHER, mesh, weights)
 
     def _ring_s(self, kind: Kind, mesh: ParallelLayout, sizes_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of a collective with these bytes on each stage."""
+        """Seconds of a collective among the replicas of each stage.
+
+        Arguments:
+            sizes_bytes: bytes of the collective, by stage.
+        """
         for place in mesh.stands:
             if (kind, place) not in self._rings:
                 self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
@@ -290,7 +303,7 @@ class MeshBounds:
         return before(np.array([[layer.step_s for layer in one.profile.layers] for one in self.columns]))
 
     def _gathered_s(self, mesh: ParallelLayout, ground: StagePlacement) -> float:
-        """Seconds to gather the first stage's sharded new weights."""
+        """Seconds of the all-gather of the first stage's new weights; 0 if not sharded."""
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
         return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
 
@@ -300,6 +313,7 @@ class MeshBounds:
         """Seconds of some layers' optimizer step on the fastest replica of their stage.
 
         Arguments:
+            stage: number of the stage.
             copies: True if the step keeps the old weights.
         """
         on = zip(self.columns, ground.has[:, stage], strict=True)
@@ -313,7 +327,7 @@ class MeshBounds:
         return [own.on(name) or own for name in self.types[0]]
 
     def _outputs(self, samples: int) -> np.ndarray:
-        """Bytes of each layer's output that the next layer keeps."""
+        """Bytes of each layer's output that the next layer saves for its backward."""
         if samples not in self._made:
             made = np.zeros(len(self.profile.layers))
             for tensor, size in zip(self.profile.tensors, self.profile.tensor_bytes(samples), strict=True):

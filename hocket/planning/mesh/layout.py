@@ -30,11 +30,12 @@ class ParallelLayout:
     Attributes:
         tensor, depth, width, chunks: t, p, d and v.
         samples, microbatches: b and m.
-        recompute: recompute setting of blocks (cost/analytic/transformer.py); "some" if blocks differ.
-        ends: end of each stage's layers.
+        recompute: recompute setting of all blocks (cost/analytic/transformer.py); "some" if blocks differ.
+        ends: for each stage, the number of layers up to its end; () before the layout is cut into stages.
         again: recompute setting of every layer if they differ (recompute_cut.py); empty otherwise.
-        places: groups of each stage; empty if stage r is on groups r d to (r + 1) d - 1. If stages differ in their
-            number of replicas, `width` is 1 and `microbatches` counts the whole batch.
+        places: numbers of the tensor-parallel groups of each stage; empty if stage r is on groups r d to
+            (r + 1) d - 1. If stages differ in their number of replicas, `width` is 1 and `microbatches` counts the
+            whole batch.
         sequence_parallel: True for sequence parallelism in blocks.
         shard: state that data-parallel ranks shard (docs/explanation/sharding.md): "none", "optimizer", or "full" for
             one stage (its layers are FSDP units then).
@@ -62,13 +63,16 @@ class ParallelLayout:
 
     @property
     def stands(self) -> Places:
-        """Groups of each stage of the first round; further chunks use the same groups."""
+        """Numbers of the tensor-parallel groups of each of the first p stages.
+
+        With chunks, stage s is on the same groups as stage s mod p.
+        """
         d = self.width
         return self.places or tuple(tuple(range(r * d, (r + 1) * d)) for r in range(self.depth))
 
     @property
     def sharded(self) -> bool:
-        """True if optimizer state and step are sharded among data-parallel ranks."""
+        """True if at least optimizer state and step are sharded over data-parallel ranks."""
         return self.shard != "none"
 
     @property
@@ -78,7 +82,10 @@ class ParallelLayout:
 
     @property
     def again_by_stage(self) -> tuple[dict[str, int], ...]:
-        """Number of layers of each stage by recompute setting; empty if all are equal."""
+        """Number of layers of each stage, by recompute setting.
+
+        Empty if all blocks have the same setting.
+        """
         return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
 
     @property

@@ -22,7 +22,7 @@ from hocket.program.program import SHARDS
 from hocket.strategies.base.balance import Balancer, Ends, runs
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 
-_MOST_PLACES = 512  # possible cuts of a model; blocks are equal, so that no cut may be left out
+_MOST_PLACES = 512  # maximum number of layer positions to cut at; so large that nearly every model may be cut anywhere
 
 
 class Source(Protocol):
@@ -41,9 +41,9 @@ class LayoutFamily:
         tensor: tensor-parallel size.
         recompute: one of `RECOMPUTE`.
         sizes: microbatch sizes.
-        slices: scatter/gather, see `Plan`. With sequence parallelism, stage boundaries are slices already.
-        shards: state that data-parallel ranks may shard; a single rank shards nothing.
-        strategies: strategies of the layouts, of `layout.STRATEGIES`.
+        slices: scatter/gather, see `Plan`. With sequence parallelism, a rank's messages are slices already.
+        shards: values of `ParallelLayout.shard` to consider, if there are several data-parallel ranks.
+        strategies: names from `layout.STRATEGIES`.
     """
 
     tensor: int
@@ -86,7 +86,7 @@ class LayoutSpace(MeshBounds):
 
     @cached_property
     def ends(self) -> list[Ends]:
-        """Balanced cuts into 1, 2, ... stages."""
+        """Balanced cuts of the model into 1, 2, ... stages."""
         return self._balancer.cuts(len(self.profile.layers))
 
     def meshes(self, batch_size: int) -> Iterator[ParallelLayout]:
@@ -95,7 +95,7 @@ class LayoutSpace(MeshBounds):
             yield from self.cut(mesh, chunks)
 
     def uncut(self, batch_size: int) -> Iterator[tuple[ParallelLayout, tuple[int, ...]]]:
-        """Yield layouts without layers, with their possible numbers of chunks.
+        """Yield layouts that are not cut into stages, with the numbers of chunks to try.
 
         Layouts that differ only in chunks share their first bounds.
         """
@@ -126,7 +126,11 @@ class LayoutSpace(MeshBounds):
                     yield mesh, (1,)
 
     def otherwise(self, mesh: ParallelLayout) -> Iterator[ParallelLayout]:
-        """Yield a layout without chunks with each other schedule that supports it."""
+        """Yield the layout with each schedule other than `flush` that supports it.
+
+        Arguments:
+            mesh: layout of the schedule `flush`, without chunks.
+        """
         for schedule in SCHEDULES[1:] if mesh.depth > 1 else ():
             if schedule in self.strategies:
                 own = replace(mesh, schedule=schedule)
@@ -134,14 +138,14 @@ class LayoutSpace(MeshBounds):
                     yield own
 
     def cut(self, mesh: ParallelLayout, chunks: Iterable[int]) -> Iterator[ParallelLayout]:
-        """Yield a layout with balanced stages for each of these numbers of chunks."""
+        """Cut a layout into balanced stages, once for each of these numbers of chunks."""
         for number in chunks:
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
     def busiest_s(self, mesh: ParallelLayout, chunks: Sequence[int]) -> list[float]:
-        """Compute seconds of the busiest device for each number of chunks.
+        """Lower bounds in seconds, quicker than `bound`: one for each number of chunks.
 
-        It is quicker to compute than `bound`.
+        They are the compute seconds of the busiest device. For a single number of chunks, the bound is `least_s`.
         """
         if len(chunks) == 1:
             return [self.least_s(mesh)]
@@ -155,7 +159,12 @@ class LayoutSpace(MeshBounds):
         return [mesh.microbatches * seconds for seconds in found]
 
     def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
-        """State that data-parallel ranks can shard, for these numbers of ranks and stages."""
+        """Values of `shard` to consider.
+
+        Arguments:
+            width: number of data-parallel ranks.
+            depth: number of stages.
+        """
         if width == 1:
             return ("none",)
         # FSDP units need a single stage, and no weights shared between units.
@@ -176,7 +185,7 @@ class LayoutSpace(MeshBounds):
         return space, Candidate(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
-        """Profile of one device of a layout's groups."""
+        """Profile of a tensor-parallel group under a layout, with the group's collectives."""
         return self.profile
 
 
@@ -186,8 +195,8 @@ def spaces(source: Source, cluster: Cluster, request: PlanRequest) -> Iterator[L
     There is one for each tensor-parallel size, recompute setting and value of sequence parallelism.
 
     Arguments:
-        request: names strategies, microbatch sizes, tensor-parallel sizes and recompute settings. If it names no shards
-            or no sequence parallelism, all values are considered.
+        request: strategies, microbatch sizes, tensor-parallel sizes and recompute settings to consider. If it has no
+            `shards` or no `sequence_parallel`, all values of these are considered.
     """
     shards, strategies = tuple(request.shards) or SHARDS, tuple(request.strategies)
     for tensor, recompute, along in product(

@@ -45,7 +45,12 @@ class SizedSpace:
     def profile(
         self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
     ) -> ModelProfile:
-        """Profile of one tensor-parallel rank; cached."""
+        """Profile of one tensor-parallel rank; cached.
+
+        Arguments:
+            recompute: recompute setting of all blocks.
+            sizes: microbatch sizes.
+        """
         key = (tensor, recompute, sizes, sequence_parallel)
         if key not in self._profiles:
             first, *others = (
@@ -63,9 +68,10 @@ class SizedSpace:
         return self._profiles[key]
 
     def _calibration_of(self, device: DeviceType) -> Calibration | None:
-        """Calibration of a device type.
+        """Calibration of a device type; None for figures of the catalog.
 
-        In a heterogeneous cluster one type may be calibrated. The others use the catalogue.
+        In a heterogeneous cluster, only one device type may be calibrated. A calibration for none of the cluster's
+        types is returned all the same, so that `analytic` refuses it.
         """
         factors = self.request.calibration
         known = factors is None or any(factors.device_type == one.name for one in self.devices)
@@ -90,7 +96,7 @@ class SizedSpace:
         return spaces(self.profile, cluster, whole)
 
     def profile_of(self, found: SimulatedLayout) -> ModelProfile:
-        """Profile that the plan of a layout names, of one tensor-parallel rank."""
+        """Profile of one tensor-parallel rank, which the plan of a layout names."""
         if found.mesh.again:
             return woven(lambda word: self.profile_with(found, word), found.mesh.again)
         return self.profile_with(found, found.mesh.recompute)
@@ -101,7 +107,7 @@ class SizedSpace:
 
 
 def considered_meshes(request: PlanRequest) -> tuple[str, ...]:
-    """Strategies that a search considers."""
+    """Names of the strategies that a search for an analytic model considers."""
     return considered(request.strategies, request.synchronous, STRATEGIES, (*USUAL, *STALE), "for an analytic model ")
 
 

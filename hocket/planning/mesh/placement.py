@@ -1,4 +1,4 @@
-"""Stage placement: the groups of a pipeline's stages, as bounds see them.
+"""Stage placement: tensor-parallel groups of a pipeline's stages, for bounds.
 
 Rules of this file: for a stage with replicas of different types, figures hold for the slowest replica where replicas
 wait for each other, and for the fastest where a microbatch passes only one of them.
@@ -28,7 +28,7 @@ class StagePlacement:
 
     Attributes:
         widths: number of groups of each stage.
-        has: True if a group of the stage is of a type, shape (types, p).
+        has: True if some group of the stage has the device type, shape (types, p).
         room_bytes: memory of the stage's smallest device.
         border_s: least latency of a message to the next stage (of the last stage, to the first), and least seconds per
             byte, shape (2, p).
@@ -49,8 +49,9 @@ class StagePlacement:
         """Placement on the devices of a cluster.
 
         Arguments:
-            types, room_bytes: device type and memory of every group of the cluster.
-            known: cache of figures between places, which is extended.
+            places: groups of each stage.
+            types, room_bytes: index of the device type, and memory, of every group of the cluster.
+            known: cache of latency and seconds per byte between two stages' groups; new entries are added.
         """
         has, room = np.zeros((int(types.max()) + 1, len(places)), dtype=bool), np.zeros(len(places))
         for s, place in enumerate(places):
@@ -71,7 +72,7 @@ class StagePlacement:
         """Seconds of each stage's slowest replica.
 
         Arguments:
-            seconds: on each device type, shape (types, stages).
+            seconds: seconds of each stage on each device type, shape (types, stages).
         """
         return self._of(seconds, np.max, -np.inf)
 
@@ -96,17 +97,26 @@ class StagePlacement:
         return self.has.argmax(axis=0) if (self.has.sum(axis=0) == 1).all() else None
 
     def flying(self, turns: np.ndarray) -> np.ndarray:
-        """Microbatches in flight on each replica in 1F1B (strategies/base/orders.py).
+        """Microbatches in flight on a replica of each stage in 1F1B.
+
+        See strategies/base/orders.py.
 
         Arguments:
-            turns: all microbatches of each replica, which limit the result.
+            turns: number of microbatches that each replica runs in a batch, the upper limit.
         """
         behind = np.cumsum(self.widths[::-1])[::-1]
         found: np.ndarray = np.minimum(turns, -(-behind // self.widths))
         return found
 
     def message_s(self, size_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of a message from each stage but the last to the next, and of one back."""
+        """Seconds of a message to the next stage and an equal one back, together.
+
+        Arguments:
+            size_bytes: bytes of the message, for each stage but the last.
+
+        Returns:
+            Seconds for each stage but the last.
+        """
         rank = np.arange(len(size_bytes)) % len(self.widths)
         found: np.ndarray = 2 * (self.border_s[0, rank] + size_bytes * self.border_s[1, rank])
         return found
@@ -115,9 +125,9 @@ class StagePlacement:
         """Seconds that the busiest shared link carries data in a batch.
 
         Arguments:
-            size_bytes: message of each stage but the last to the next.
-            carried_bytes: weights or gradients of each device that are all-reduced, reduce-scattered and all-gathered,
-                shape (3, p).
+            size_bytes: bytes of the message to the next stage, for each stage but the last.
+            carried_bytes: bytes that each stage all-reduces, reduce-scatters and all-gathers, shape (3, p).
+            microbatches: microbatches of a data-parallel rank; of the whole batch if stages differ in replicas.
         """
         rank = np.arange(len(size_bytes)) % len(self.widths)
         behind = np.bincount(rank, size_bytes, minlength=len(self.widths)) * microbatches
@@ -125,7 +135,10 @@ class StagePlacement:
 
 
 def passed(here: tuple[int, ...], there: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Pairs of replicas of two stages that exchange microbatches, each equally often."""
+    """Pairs of replicas of two stages that exchange microbatches.
+
+    Replicas take turns, so each pair exchanges equally many.
+    """
     return tuple((here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there))))
 
 

@@ -37,8 +37,8 @@ class SizedSearch(SizedSpace):
     """Result of a search for an analytic model.
 
     Attributes:
-        meshes: layouts that were found, best first.
-        search_s: seconds of the search.
+        meshes: result of the search over layouts.
+        search_s: seconds that the search took.
     """
 
     def __init__(self, model: Transformer, cluster: Cluster, request: PlanRequest) -> None:
@@ -48,7 +48,7 @@ class SizedSearch(SizedSpace):
 
     @cached_property
     def best(self) -> SimulatedLayout:
-        """The best layout that fits whatever the timing.
+        """The best layout that is proved to fit with any timing.
 
         Raises:
             RefusedError: no layout fits; the message has the nearest miss.
@@ -71,10 +71,13 @@ class SizedSearch(SizedSpace):
         return self.meshes.found
 
     def plan(self, found: SimulatedLayout, profile_path: str = "") -> Plan:
-        """Plan file of a layout, with its prediction.
+        """Plan of a layout, with its prediction.
 
-        The best layout gets the gradient buckets that serve it best, if they gain over buckets of one size. All other
-        plans have the latter.
+        If gradient buckets chosen for the best layout make it faster, its plan has these. All other plans have the
+        default buckets, which close at a fixed number of bytes.
+
+        Arguments:
+            profile_path: path of the profile that the plan names.
         """
         if found is self.best and self._rebucketed is not None:
             return replace(self._rebucketed.plan, profile=profile_path)
@@ -82,10 +85,10 @@ class SizedSearch(SizedSpace):
 
     @cached_property
     def written(self) -> SimulatedLayout:
-        """The best layout with the prediction of the plan that is written for it.
+        """The best layout, with the prediction that its plan file contains.
 
-        The search extrapolates a long batch from shorter ones. The plan is simulated whole where that is possible, and
-        may have other gradient buckets.
+        It may differ from the prediction of the search. The search extrapolates a long batch from shorter ones. The
+        plan is simulated whole if it is short enough, and may have other gradient buckets.
 
         Raises:
             RefusedError: as `best`.
@@ -94,13 +97,13 @@ class SizedSearch(SizedSpace):
         return self.best if predicted is None else replace(self.best, predicted=predicted)
 
     def told(self) -> tuple[SimulatedLayout, ...]:
-        """All layouts to show: the best as its plan is written, then the others by time."""
+        """All layouts to show: the best one (`written`), then the others by time."""
         rest = (one for one in self.candidates if one is not self.best)
         return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
 
     @cached_property
     def _with_one_size(self) -> Plan:
-        """The best plan with gradient buckets of one size."""
+        """The best plan with the default gradient buckets."""
         return self._plan(self.best)
 
     @cached_property
@@ -111,7 +114,7 @@ class SizedSearch(SizedSpace):
 
     @property
     def buckets_text(self) -> str:
-        """Gain of other gradient buckets for the best plan; empty for the default ones."""
+        """Sentence about the gradient buckets of the best plan; empty for default buckets."""
         return self._rebucketed.text if self._rebucketed is not None else ""
 
     def _plan(self, found: SimulatedLayout) -> Plan:
@@ -149,7 +152,10 @@ class SizedSearch(SizedSpace):
         return beside
 
     def flops_per_s(self, found: SimulatedLayout) -> float:
-        """The model's operations per device and second."""
+        """Floating-point operations of the model per second and device.
+
+        Recomputation does not count.
+        """
         forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
         return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
 
@@ -174,12 +180,13 @@ def search_sizes(
     """Search all parallel layouts of a model on a cluster.
 
     Arguments:
-        ceiling_s: iterations that take longer are of no use.
-        like: a space of the same model, which shares its profiles.
+        ceiling_s: longest iteration that is of use, in seconds.
+        like: a space of the same model; its profiles are used again if its device types are the same.
 
     Raises:
-        InputError: a tensor-parallel size that does not divide the model or the cluster, an unknown word, a device type
-            without a rate for the number format, microbatches larger than the batch, or a field only for profiles.
+        InputError: a tensor-parallel size that does not divide the model or the cluster, an unknown strategy, a device
+            type without a rate for the number format, microbatches larger than the batch, or a field that is only for
+            profiles.
     """
     began = clock()
     request.check_for_model()

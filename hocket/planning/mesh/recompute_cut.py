@@ -4,7 +4,7 @@ Rules of this file:
 - A model is an embedding, equal blocks, and an output.
 - A stage recomputes only as many blocks as its memory requires. A stage with more stashes recomputes more or has fewer
   blocks. A stage on slower devices has fewer blocks.
-- Bytes are close to those of the simulator, which decides.
+- Bytes are estimates; the simulator decides whether a layout fits.
 Source: Narayanan's dissertation, sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (number of recomputed
 blocks).
 """
@@ -33,7 +33,7 @@ class RecomputeCut(LayoutSpace):
     """Layouts of one tensor-parallel size; their blocks may differ in recomputation.
 
     Arguments:
-        ways: one layout space for each recompute setting, the fastest first.
+        ways: one layout space for each recompute setting, the fastest setting first.
     """
 
     def __init__(self, ways: Sequence[LayoutSpace]) -> None:
@@ -45,12 +45,12 @@ class RecomputeCut(LayoutSpace):
         self._rows: dict[tuple[int, int, bytes], StageRow] = {}
 
     def fitted(self, mesh: ParallelLayout, excess_bytes: float | np.ndarray = 0.0) -> ParallelLayout | None:
-        """The layout with the least recomputation that fits; None if nothing fits.
+        """Cut a layout into stages that fit, with little recomputation; None if none fit.
 
-        For chunks, also with new stage boundaries.
+        Stage boundaries of an interleaved layout are kept if it has some. Otherwise they are chosen here.
 
         Arguments:
-            excess_bytes: by device, simulated bytes beyond the estimate of this class.
+            excess_bytes: simulated bytes beyond the estimate of this class, by stage or for all stages.
         """
         found = self.cut_s(mesh, excess_bytes)
         return found and found[0]
@@ -105,7 +105,7 @@ class RecomputeCut(LayoutSpace):
     def chunks_s(self, mesh: ParallelLayout) -> float:
         """Lower bound in seconds for all cuts of a layout and all numbers of chunks.
 
-        Chunks hold at least the stashes of undivided stages.
+        It is computed for one chunk on each device: with more chunks, a device has at least as many saved activations.
         """
         mesh = replace(mesh, chunks=1)
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
@@ -117,9 +117,9 @@ class RecomputeCut(LayoutSpace):
     def _chunk_ends(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> tuple[int, ...] | None:
-        """Ends of a layout's chunks; None if a chunk would be empty.
+        """Ends of a layout's chunks; None if memory is too small or a chunk is empty.
 
-        Each device gets blocks by its speed, and its chunks take equal time.
+        The blocks of each device follow from its speed and memory. The chunks of a device take nearly equal time.
         """
         p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
         counts = counts_of(self._rows_of(of, ground, turns, room, mesh), of.blocks, v)
@@ -142,7 +142,11 @@ class RecomputeCut(LayoutSpace):
     def _rows_of(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout
     ) -> list[StageRow]:
-        """Rows of every stage; many layouts share equal stages."""
+        """Costs of every stage by its number of blocks (predict/stage_table.py); cached.
+
+        Arguments:
+            turns, room: number of microbatches that each device runs in a batch, and its bytes of memory; by stage.
+        """
         p, stage = len(turns), np.arange(len(turns))
         most = of.blocks if p == 1 or len(self.types[0]) > 1 else min(of.blocks, 4 * -(-of.blocks // p) + 4)
         first, last = stage == 0, stage == p - 1
@@ -201,7 +205,7 @@ class RecomputeCut(LayoutSpace):
         return mesh.ends, [way for row in again.ravel() for way in row], float((least.seconds[:, 0] * turns).max())
 
     def profile_of(self, mesh: ParallelLayout) -> ModelProfile:
-        """Profile of one device of a layout's groups, with each block's recomputation."""
+        """Profile of a tensor-parallel group, with each block's recompute setting."""
         if mesh.again not in self._woven:
             by_word = {way.recompute: way.profile for way in self.ways}
             self._woven[mesh.again] = woven(by_word.__getitem__, mesh.again)
@@ -228,7 +232,7 @@ def layout_space_of(
 
     Arguments:
         sizes: microbatch sizes.
-        slices: as in plans.
+        slices: True for scatter/gather, as in `Plan`.
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
     family = LayoutFamily(mesh.tensor, "none", sizes, slices, mesh.sequence_parallel, (mesh.shard,))
@@ -240,7 +244,7 @@ def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> Mode
     """Profile with a recompute setting for each layer.
 
     Arguments:
-        source: function from a recompute setting to the profile in which all layers have it.
+        source: function from a recompute setting to the profile in which all layers have this setting.
     """
     layers = {word: source(word).layers for word in dict.fromkeys(again)}
     return replace(source(again[0]), layers=tuple(layers[word][k] for k, word in enumerate(again)))

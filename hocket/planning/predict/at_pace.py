@@ -1,9 +1,9 @@
 """Predict a plan's iteration on devices that are slower than their profile.
 
-Each device has a factor: how many times as long as profiled the same work takes there. The smallest factor, which
-all devices have in common, slows everything down: computation, and messages too, which on a machine's own cores are
-work of the same cores. The rest of a device's factor slows down its computation alone. The plan is simulated with
-it: a pipeline waits for its slow device, replicas wait for the slowest.
+Each device has a factor: how many times as long as profiled the same work takes there. The smallest factor slows
+down everything on all devices: computation, and messages as well, because between CPU cores they are work of the same
+cores. The rest of a device's factor slows down its computation alone. The plan is simulated with slower devices, so
+that a pipeline waits for its slow stage, and replicas wait for the slowest one.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, fl
     """Seconds of an iteration at the devices' paces.
 
     Arguments:
-        slower: factor of each device on profiled compute seconds; missing devices have the smallest of the given
-            factors.
+        slower: by device, the factor on profiled seconds. Missing devices have the smallest of the given factors; {}
+            means that no device is slower.
 
     Raises:
         InputError: a factor that is not positive, or a tensor-parallel plan: its ranks cannot be slowed down one
@@ -49,7 +49,7 @@ def _with_own_types(cluster: Cluster, devices: Mapping[int, float]) -> tuple[Clu
     """Give each slow device its own device type.
 
     Returns:
-        the cluster, and the names of the new types by device.
+        The cluster, and the name of the new type by device.
     """
     names = {device: f"{cluster.node_of(device).device_type} of device {device}" for device in devices}
     nodes: list[Node] = []
@@ -61,7 +61,7 @@ def _with_own_types(cluster: Cluster, devices: Mapping[int, float]) -> tuple[Clu
 
 
 def _slowed(profile: ModelProfile, device_type: str, factor: float) -> ModelProfile:
-    """The profile on a device type with all seconds multiplied by a factor."""
+    """The profile of another device type, on which all seconds are longer by a factor."""
     layers = tuple(
         replace(
             layer,

@@ -1,6 +1,6 @@
 """Extrapolate the time of a long batch from shorter ones.
 
-Rules of this file: schedules that declare `STEADY` repeat themselves once the pipeline is filled, so seconds grow
+Rules of this file: a schedule with `Strategy.steady` repeats itself once the pipeline is filled, so seconds grow
 linearly with the number of microbatches. Two effects disturb the line:
 
 - It begins late if an overlapped all-reduce takes longer than the computation of a short batch (PipeDream-2BW).
@@ -20,19 +20,25 @@ from hocket.program.passes.borders import StageCut
 from hocket.strategies.base.strategy import ring_of
 from hocket.strategies.base.strategy import strategy as member_named
 
-_LONG = 4  # batches with more microbatches than this, relative to the stages of a column, are extrapolated
-_FLUSHED = 2  # repetitions that show the steady state if each batch begins with an empty pipeline
-# Multiples of the shortest distance to try. A waiting rhythm has at most as many microbatches as are in flight.
+_LONG = 4  # batches with more microbatches on a pipeline replica than this, relative to its stages, are extrapolated
+_FLUSHED = 2  # repetitions of the period that show the steady state if each batch begins with an empty pipeline
+# Multiples of the shortest difference between two batches to try. A waiting rhythm has at most as many microbatches as
+# are in flight.
 _FACTORS = (*range(1, 9), *(12 * 2**n for n in range(10)))
-_EQUAL = 3  # consecutive distances that must take equally long, unless computation alone determines the time
+_EQUAL = 3  # equal steps in batch size that must take equally long, unless computation alone determines the time
 _ROUNDING = 1e-9  # of the seconds of an iteration
 _MOST = 2**15  # forwards of the longest batch that is simulated to find the line
 
 
 def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
-    """Sizes of the two shortest batches that represent a long batch.
+    """Sizes of the two shortest batches that represent a long batch, in samples.
 
-    None for a short batch, for one that is no whole number of rounds, or if the strategy has no steady state.
+    Arguments:
+        batch: samples of the batch, and of a microbatch.
+
+    Returns:
+        None for a short batch, for a batch that is no whole number of rounds of microbatches over all replicas, or if
+            the strategy has no steady state.
     """
     widths = [len(cut.devices) for cut in cuts]
     together = lcm(*widths)  # microbatches after which the assignment to replicas repeats
@@ -52,9 +58,9 @@ def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -
 
 
 def repeats(strategy: str, cuts: tuple[StageCut, ...]) -> int | None:
-    """Number of repetitions of a batch that show the steady state.
+    """Number of repetitions of the period that show the steady state.
 
-    None if the program itself determines it.
+    None for the default number, which follows from the program (`enough_repeats`).
     """
     around = len(cuts) > 1 and ring_of([cut.devices for cut in cuts]) is not None  # waves start the next batch early
     return _FLUSHED if strategy in synchronous_strategies() and not around else None
@@ -68,19 +74,20 @@ def longest(cuts: tuple[StageCut, ...], microbatch_size: int) -> int:
 def foreseen(
     batch_size: int, sizes: tuple[int, int], most: float, simulated: Callable[[int], Predicted], round_s: float
 ) -> tuple[Predicted, tuple[int, int]] | None:
-    """Prediction for a long batch, and the sizes of the two batches behind it.
+    """Extrapolate a long batch from two shorter ones.
 
     Arguments:
-        sizes: of the two shortest batches (`shorter`).
+        batch_size: samples of the long batch.
+        sizes: samples of the two shortest batches (`shorter`).
         most: samples of the longest batch to simulate (`longest`).
         simulated: function that predicts a batch of a given number of samples.
         round_s: seconds that the busiest device computes for the samples by which `sizes` differ. No steady state
             is faster.
 
     Returns:
-        None if shorter batches do not lie on a line, or memory still grows: simulate the whole batch. A batch of
-            more than `most` samples is never simulated whole: it gets the line through the longest pair, with at
-            least the slope of computation.
+        The prediction of the long batch, and the samples of the two shorter batches. None if shorter batches do not
+            lie on a line, or memory still grows: simulate the whole batch. A batch of more than `most` samples is
+            never simulated whole: it gets the line through the longest pair, with at least the slope of computation.
     """
     simulated, last = cache(simulated), None
     for begin, apart in _lengthened(batch_size, sizes, most):
@@ -103,9 +110,9 @@ def foreseen(
 
 
 def _lengthened(batch_size: int, sizes: tuple[int, int], most: float = inf) -> Iterator[tuple[int, int]]:
-    """Yield batch sizes and distances of growing length.
+    """Yield pairs of growing batches: samples of the shorter one, and difference.
 
-    The whole batch is an integer number of distances longer.
+    The whole batch is longer than the shorter one by an integer multiple of the difference.
     """
     shortest, step = sizes[0], sizes[1] - sizes[0]
     for factor in _FACTORS:
@@ -126,7 +133,8 @@ def _extended(
     """Extrapolate two predictions to a larger batch; memory peaks no longer change.
 
     Arguments:
-        least_s: least difference of the two in seconds.
+        sizes: samples of the two predicted batches.
+        least_s: least difference of their seconds to assume.
     """
     rounds = (batch_size - sizes[0]) / (sizes[1] - sizes[0])
 

@@ -4,8 +4,9 @@ They correct the profile for the next plan of the same model and cluster.
 
 Rules of this file: the newest run of a plan counts; its figures are in a small file beside the plan. All compute
 seconds of a profile are multiplied by one factor, so that the prediction of the plan equals the measurement. Bytes
-are multiplied only if the prediction was too low. Runs that were short, or of another kind than the profile, are
-ignored. A corrected profile says so, and a further correction starts from the uncorrected figures.
+are multiplied only if the prediction was too low. Runs that were short, or that had another optimizer, data type or
+device type than the profile, are ignored. A corrected profile says so, and a further correction starts from the
+uncorrected figures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +44,12 @@ class RunFeedback:
 
     Attributes:
         model: the profile's name.
-        profile_digest: of the profile as it was measured.
+        profile_digest: SHA-256 of the profile before any correction.
         cluster_digest: SHA-256 of the cluster's text.
         steps: number of training steps.
         predicted_iteration_s, measured_iteration_s: seconds for a batch.
         predicted_peak_memory_bytes, measured_peak_memory_bytes: peak bytes by device.
-        slowdown, growth: factors on seconds and bytes of the profile as it was measured.
+        slowdown, growth: factors on seconds and bytes of the profile before any correction.
         host_links: links to hosts over which values were swapped, in one direction, by name (fit_host_link.py); {}
             without swaps.
     """
@@ -100,7 +101,7 @@ class RunFeedback:
         )
 
     def applied(self, profile: ModelProfile) -> ModelProfile:
-        """The profile with the run's correction."""
+        """The profile, corrected by the run."""
         return corrected(profile, Correction(self.slowdown, self.growth))
 
     def on(self, cluster: Cluster) -> Cluster:
@@ -142,7 +143,7 @@ def _first_digest(profile: ModelProfile) -> str:
 
 
 def beside(plan: Path) -> Path:
-    """File of the measurements of a plan's run."""
+    """Path of the feedback file of a plan, beside the plan file."""
     return plan.with_name(f"{plan.stem}{SUFFIX}")
 
 
@@ -152,11 +153,11 @@ def check_like(
     """Refuse a run that does not represent other runs of the same profile.
 
     Arguments:
-        warm_steps: steps after warm-up.
-        optimizer, dtype, device_types: those of the run, named as in a profile.
+        warm_steps: number of the run's steps after warm-up.
+        optimizer, dtype, device_types: optimizer, data type and device types of the run, named as in a profile.
 
     Raises:
-        RefusedError: the run was short, or of another kind than the profile.
+        RefusedError: the run was short, or differs from the profile or the plan in one of these.
     """
 
     def refuse(found: str, expected: str) -> None:
@@ -195,8 +196,9 @@ def learned_from(
     Arguments:
         profile: the plan's profile, corrected or not.
         iteration_s: measured seconds of an iteration.
-        peak_memory_bytes: measured, by device of the plan.
-        swaps: measured sums of swaps, by device of the plan.
+        peak_memory_bytes: measured peak bytes, by device of the plan.
+        steps: number of training steps of the run.
+        swaps: measured sums over swaps, by device of the plan.
 
     Raises:
         InputError: plan and profile do not belong together.
@@ -232,7 +234,7 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
     Transfers are unchanged.
 
     Raises:
-        RefusedError: no factor does.
+        RefusedError: with no factor do both come near each other.
     """
     factor, first_s = 1.0, predicted_s
     for _ in range(_TRIES):
@@ -250,7 +252,11 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
 
 
 def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
-    """The profile with a correction, which replaces an earlier one."""
+    """The profile with a correction, which replaces an earlier one.
+
+    Arguments:
+        to: factors on the uncorrected figures.
+    """
     own = profile.correction or Correction()
     slower, larger = to.slowdown / own.slowdown, to.growth / own.growth
 
@@ -283,9 +289,15 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
 
 
 def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> RunFeedback | None:
-    """Feedback for this model on this cluster from a folder.
+    """Find feedback for a model on a cluster in a folder.
 
-    The plan's own feedback is preferred, then that of the longest run. Other files and short runs are ignored.
+    Feedback of the plan itself is preferred, then feedback of the longest run. Other files and short runs are ignored.
+
+    Arguments:
+        plan: path of the plan; None without a plan.
+
+    Returns:
+        None if the folder has no feedback for this profile and cluster.
     """
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):

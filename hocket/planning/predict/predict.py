@@ -1,6 +1,7 @@
 """Predict a plan by simulation, in full or in short.
 
-The full form is for people, the short form for a search of thousands of candidates.
+The full form has a trace and a summary, for people. The short form has a few figures, for a search of thousands of
+candidates.
 
 Rules of this file: a program depends only on stages, microbatches and options, so plans that differ in layers share
 one lowered program. Seconds and bytes are computed for each plan.
@@ -46,10 +47,10 @@ from hocket.util.gc_pause import paused
 def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
     """Profile of the plan's devices: single devices, or tensor-parallel groups.
 
-    The profile of a group includes its reductions.
+    The profile of a group includes the group's collectives. Layers of compiled stages have their compiled seconds.
 
     Arguments:
-        profile: of one device, as the plan names it.
+        profile: profile of one device, as the plan names it.
 
     Raises:
         InputError: the profile's tensor-parallel size or sequence parallelism differs from the plan's.
@@ -77,12 +78,12 @@ def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None
     Memory peaks of waves hold for any timing (`_peaks`).
 
     Arguments:
-        cuts: stages to simulate, which may refer to columns that the plan leaves out (`StageCut.beside`); the
-            plan's own by default.
+        cuts: stages to simulate, by default the plan's. They may list pipeline replicas that an excerpt leaves out
+            (`StageCut.beside`).
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     asked = _of_plan(plan, profile)
     outcome = _play(asked if cuts is None else asked._replace(cuts=cuts), record=True)
@@ -103,9 +104,9 @@ def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None
 def _peaks(outcome: SimulationResult) -> dict[int, float]:
     """Peak memory of each device: predicted, or for waves proved for any timing.
 
-    Two waves on a device are two threads, and nothing orders them. How much one holds while the other is at its
-    peak depends on their relative speed. A predicted peak could therefore be exceeded, and would differ from the
-    number by which a plan is refused.
+    Two waves on a device are two threads, and nothing orders them. How much memory one wave holds while the other is
+    at its peak depends on their relative speed. A predicted peak could therefore be exceeded, and would differ from
+    the number by which a plan is refused.
     """
     if not waves(outcome.program.rule):
         return outcome.peak_memory_bytes
@@ -118,7 +119,7 @@ def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     return None if plan.swap is None else host_course(_play(_of_plan(plan, profile), record=True))
 
@@ -131,7 +132,7 @@ def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Sim
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     return _play(_of_plan(plan, profile), record=False, repeats=repeats)
 
@@ -141,7 +142,7 @@ def program_of(plan: Plan, profile: ModelProfile) -> Program:
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     return _laid_out(_of_plan(plan, profile))[0].program
 
@@ -151,7 +152,7 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     return _short(_of_plan(plan, profile))
 
@@ -159,11 +160,11 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
 def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
     """Seconds of an iteration by cause, along the critical path.
 
-    One of several equal columns stands for all. A long batch is extrapolated.
+    One of several identical pipeline replicas is simulated for all. A long batch is extrapolated.
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
@@ -195,7 +196,7 @@ def predict_choice(
 
 
 def trace_of_choice(space: SearchSpace, strategy: str, choice: Candidate) -> Trace:
-    """Trace of a candidate of a strategy, like `played`.
+    """Trace of a candidate of a strategy, without memory over time.
 
     Raises:
         RefusedError: the strategy does not support the candidate.
@@ -263,7 +264,11 @@ def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
 
 
 def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
-    """Compute seconds of the busiest device for the difference of two batches."""
+    """Compute seconds of the busiest device for the difference of two batches.
+
+    Arguments:
+        sizes: samples of the two batches.
+    """
     each, turns = asked.batch[1], (sizes[1] - sizes[0]) // asked.batch[1]
     costs = CostModel(asked.profile, asked.cluster, asked.cuts, (each,), columns=_columns(asked.profile))
     busy_s: dict[int, float] = {}
@@ -279,9 +284,9 @@ class ShorterRuns(NamedTuple):
     They are the runs of two shorter batches, or the run of the whole batch alone.
 
     Attributes:
-        runs: of one column, if columns are identical.
-        column: the column; None if the runs contain all columns.
-        rounds: factor on the difference between the last and the first run, which is added to the first run.
+        runs: the runs, of one pipeline replica if all are identical.
+        column: this pipeline replica; None if the runs contain all of them.
+        rounds: number of times to add the difference between the last and the first run to the first run.
     """
 
     runs: tuple[SimulationResult, ...]
@@ -294,7 +299,7 @@ def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
@@ -313,7 +318,10 @@ def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
 
 
 def _alone(asked: _Asked) -> tuple[_Asked, PipelineReplica | None]:
-    """One of several equal columns; the whole plan if no column stands for all."""
+    """Request for one of several identical pipeline replicas, and this replica.
+
+    The request stays the same, with None, if no replica stands for all.
+    """
     samples, each = asked.batch
     if asked.swap is not None:
         return asked, None
@@ -361,7 +369,7 @@ class _Schedule(NamedTuple):
         shapes: shape of each stage, from input to output.
         microbatches: number of microbatches in a batch.
         options: options of the strategy, complete and sorted by name.
-        swap: swapped state; None for a plan without swaps.
+        swap: settings of swapping; None for a plan without swaps.
     """
 
     strategy: str
@@ -379,9 +387,11 @@ class _Schedule(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _layout(schedule: _Schedule, rounds: int, repeats: int | None = None) -> NodeLayout:
-    """The lowered program.
+    """Lower a schedule's program for simulation.
 
-    By default it has as many repetitions as the steady state needs.
+    Arguments:
+        rounds: number of microbatches after which their sizes repeat.
+        repeats: repetitions of the period; by default as many as the steady state needs.
     """
     with paused():
         program = schedule.program()

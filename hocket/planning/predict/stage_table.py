@@ -1,9 +1,9 @@
 """Table of the costs of a stage by its number of blocks.
 
-A row has the least seconds of a stage with 0, 1, ... blocks, with as little recomputation as its memory requires.
-The table also determines the number of blocks of each stage.
+A row of the table has the least seconds of a stage with 0, 1, ... blocks, with as little recomputation as the stage's
+memory requires. The table also determines the number of blocks of each stage.
 
-Rules of this file: a row is one stage, whatever the layout. At most two recomputation modes are mixed.
+Rules of this file: a row is one stage, whatever the layout. The blocks of a stage have at most two recompute settings.
 Source: Narayanan's dissertation, sections 3.3.1 (recomputation) and 4.3.5 (number of recomputed blocks).
 """
 
@@ -17,12 +17,17 @@ from hocket.planning.mesh.block_costs import BlockFigures
 
 
 class Least:
-    """Least seconds of stages with n blocks, and the mix of modes that gives them.
+    """Least seconds of stages with n blocks, and the recompute settings for them.
 
-    A mix is two recomputation modes, and the number of blocks in the second.
+    A mix is two recompute settings, and the number of blocks with the second.
 
     Arguments:
-        block_s: seconds of a block on each stage, by recomputation mode.
+        block_s: seconds of a block on each stage, by recompute setting.
+        n: numbers of blocks, shape (1, numbers), or (stages, 1) for one number on each stage.
+
+    Attributes:
+        seconds: least seconds of a microbatch in the blocks, shape (stages, numbers); infinite if nothing fits.
+        quick, thrifty, counts: the mix: first and second setting, and number of blocks with the second.
     """
 
     def __init__(self, block_s: Sequence[np.ndarray], n: np.ndarray) -> None:
@@ -32,22 +37,25 @@ class Least:
         self.quick, self.thrifty, self.counts = (np.zeros(shape, dtype=int) for _ in range(3))
 
     def count(self, beyond: np.ndarray, saved: np.ndarray) -> np.ndarray:
-        """Number of blocks to recompute for missing bytes.
-
-        Infinite if all blocks together save too little.
+        """Number of blocks to recompute to save missing bytes.
 
         Arguments:
             beyond: missing bytes.
             saved: bytes that each recomputed block saves.
+
+        Returns:
+            Infinite if all blocks together save too little.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(beyond > 0, np.ceil(beyond / saved), 0.0)
         return np.where(found <= self._n, found, np.inf)
 
     def offer(self, quick: int, thrifty: int, count: np.ndarray) -> None:
-        """Record a mix where it is faster.
+        """Record a mix for the stages on which it is faster than the recorded one.
 
-        `count` blocks are in mode `thrifty`, the others in `quick`.
+        Arguments:
+            quick, thrifty: first and second recompute setting.
+            count: number of blocks with the setting `thrifty`; infinite if the mix does not fit.
         """
         with np.errstate(invalid="ignore"):
             seconds = self._n * self._block_s[quick] + count * (self._block_s[thrifty] - self._block_s[quick])
@@ -57,12 +65,12 @@ class Least:
 
 
 class StageRow(NamedTuple):
-    """Row of a stage with 0, 1, ... blocks.
+    """Costs of a stage with 0, 1, ... blocks: entry n is for n blocks.
 
     Attributes:
-        exact_s: least seconds of a batch.
-        seconds: the same, made monotone.
-        quick, thrifty, counts: the mix of recomputation modes, as in `Least`.
+        exact_s: least seconds of a batch; infinite if the stage does not fit into memory.
+        seconds: the same, made monotone: no less than the seconds of fewer blocks.
+        quick, thrifty, counts: the mix of recompute settings, as in `Least`.
     """
 
     exact_s: np.ndarray
@@ -73,22 +81,23 @@ class StageRow(NamedTuple):
 
 
 def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
-    """Rows of stages with up to `most` blocks.
+    """Costs of stages with up to `most` blocks.
 
     Arguments:
+        of: figures of embedding, block and output.
         stages: a row for each stage. Its columns are:
 
-            0   turns of a batch
+            0   number of microbatches that each device of the stage runs in a batch
             1   microbatches in flight
-            2   above 0 if further microbatches follow these
-            3   bytes of room
+            2   above 0 if as many microbatches are in flight once more, after the first gradients
+            3   bytes of memory
             4   shards of the optimizer state
             5   above 0 for a second copy of weights
             6   above 0 for a second gradient sum
             7   1 for the first stage
             8   1 for the last stage
             9   seconds of embedding and output
-            10  seconds of a block, one column for each recomputation mode
+            10  seconds of a block, one column for each recompute setting
     """
     turns, ahead, coming, room, parts, more, summed, first, last, ends_s = (one[:, None] for one in stages[:, :10].T)
     ways, n = len(of.block_s), np.arange(most + 1)
@@ -114,9 +123,17 @@ def rows_of(of: BlockFigures, stages: np.ndarray, most: int) -> list[StageRow]:
 
 
 def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray | None:
-    """Blocks of each device that make the slowest device as fast as possible.
+    """Number of blocks of each device that makes the slowest as fast as possible.
 
-    Every chunk has at least one block, except chunks with the embedding or the output. None if memory is too small.
+    Every chunk has at least one block, except chunks with the embedding or the output.
+
+    Arguments:
+        rows: costs of each device.
+        blocks: number of all blocks.
+        chunks: number of chunks on each device.
+
+    Returns:
+        Shape (devices,); None if memory is too small.
     """
     least = np.full(len(rows), chunks)
     least[[0, -1]] -= 1
@@ -124,13 +141,14 @@ def counts_of(rows: Sequence[StageRow], blocks: int, chunks: int) -> np.ndarray 
 
 
 def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:
-    """Blocks of each stage that make the slowest stage as fast as possible.
+    """Number of blocks of each stage that makes the slowest as fast as possible.
 
     None if memory is too small.
 
     Arguments:
-        seconds: of a stage with 0, 1, ... blocks; monotone, infinite where the blocks do not fit; shape (stages,
-            ...).
+        seconds: seconds of each stage with 0, 1, ... blocks; monotone, infinite where the blocks do not fit; shape
+            (stages, most blocks + 1).
+        blocks: number of all blocks.
         least: smallest number of blocks of each stage.
     """
     rows = np.arange(len(seconds))

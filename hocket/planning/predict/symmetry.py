@@ -16,13 +16,22 @@ from hocket.program.passes.borders import LayerGraph, StageCut, crossing
 
 @dataclass(frozen=True)
 class PipelineReplica:
-    """One of several identical pipelines: its stages and its part of the batch."""
+    """One of several identical pipelines.
+
+    Attributes:
+        cuts: the stages, each on this pipeline's devices. `beside` has the devices of the other pipelines.
+        batch_size: number of samples of a batch that this pipeline trains on.
+    """
 
     cuts: tuple[StageCut, ...]
     batch_size: int
 
     def everywhere(self, peaks: Mapping[int, float]) -> dict[int, float]:
-        """Figures of all columns' devices, copied from the simulated column's."""
+        """Figures of the devices of all columns, copied from the simulated column.
+
+        Arguments:
+            peaks: figures of the simulated column, by device.
+        """
         found = dict(peaks)
         for cut in self.cuts:
             for k, device in enumerate(cut.beside):
@@ -30,7 +39,11 @@ class PipelineReplica:
         return dict(sorted(found.items()))
 
     def pairs_everywhere(self, between: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-        """Bytes between devices of all columns, copied from the simulated column's."""
+        """Bytes between devices of all columns, copied from the simulated column.
+
+        Arguments:
+            between: bytes in the simulated column, by source and target device.
+        """
         twins: dict[int, tuple[int, ...]] = {}
         for cut in self.cuts:
             for k, device in enumerate(cut.devices):
@@ -45,10 +58,10 @@ class PipelineReplica:
 def column_of(
     graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
 ) -> PipelineReplica | None:
-    """The first column of a plan; None if one column does not stand for all.
+    """The first pipeline (column) of a plan; None if it does not stand for all.
 
-    If stages have different numbers of replicas, the number of columns is their greatest common divisor. One column
-    does not stand for all if
+    If stages have different numbers of replicas, the number of columns is the greatest common divisor of these
+    numbers. One column does not stand for all if
 
     - there is only one column;
     - microbatches differ in size, or several run together;
@@ -72,7 +85,11 @@ def column_of(
 
 
 def _alike(graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
-    """True if columns have equal devices and links, and share none."""
+    """True if columns have equal devices and links, and share none.
+
+    Arguments:
+        count: number of columns.
+    """
     owners: dict[int, int] = {}
     for cut in cuts:
         kinds = [(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices]

@@ -21,13 +21,13 @@ class UpdateSemantics:
     """Composition of one optimizer update of a plan.
 
     Attributes:
-        kind: kind of the rule: sync, stashed, vertical, delayed, naive or averaged.
-        old: staleness of gradients in updates, on the stages with the least and the most, once the pipeline is
-            warm.
+        kind: kind of the update rule: sync, stashed, vertical, delayed, naive or averaged.
+        old: how many updates old the weights of a gradient are, on the stage with the least and on the stage with the
+            most, once the pipeline is filled.
         samples: samples that one update averages, on the stages with the fewest and the most; the last microbatch
             of a batch may have fewer.
         batch_size: samples that one update of one process averages.
-        differences: differences of the model from one process that result from cutting a batch.
+        differences: differences from one process that the model has if a batch is divided into microbatches.
     """
 
     kind: str
@@ -103,9 +103,9 @@ def updates_of(
 
     Arguments:
         name: name of the strategy.
-        shapes: devices of each stage.
+        shapes: shape of each stage.
         options: options of the strategy in the plan.
-        differences: of the model, if batches are cut.
+        differences: differences from one process that the model has if a batch is divided into microbatches.
 
     Raises:
         InputError: an unknown strategy or option.
@@ -140,9 +140,9 @@ def considered(
     Arguments:
         strategies: names from the user; if empty, a default set is considered.
         synchronous: False: the default set includes strategies with stale weights. True: refuse the names of such
-            strategies.
-        known: all strategies.
-        unnamed: strategies from which the default set is taken.
+            strategies. None: neither.
+        known: names of all strategies.
+        unnamed: names of the strategies from which the default set is taken.
         where: prefix of the expected names in the error message.
 
     Raises:

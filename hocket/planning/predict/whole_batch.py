@@ -1,8 +1,8 @@
 """Summary of one iteration of a plan with a batch too long to simulate whole.
 
-Rules of this file: seconds, samples per second, bubble and peaks are those of `predict_iteration`. The difference
-between two shorter batches (extrapolate.py) is added once for each further round of microbatches. If columns are
-identical, one is simulated. Only drawings show an excerpt, and `excerpt_text` names it.
+Rules of this file: seconds, samples per second, bubble and peaks come from `predict_iteration`. All other figures are
+extrapolated from two shorter batches (extrapolate.py). If pipeline replicas (columns) are identical, one is simulated.
+Only drawings show an excerpt, and `excerpt_text` names it.
 """
 
 from collections.abc import Hashable
@@ -29,18 +29,18 @@ def whole_summary(plan: Plan, profile: ModelProfile, excerpt: Summary, shown: Pl
     """Summary of a plan of which only an excerpt is simulated by instruction.
 
     Arguments:
-        profile: of one device, as the plan names it.
+        profile: profile of one device, as the plan names it.
         excerpt: summary of `shown`.
-        shown: the excerpt, with fewer microbatches or columns.
-        now: the plan's prediction by `predict_iteration`.
+        shown: the excerpt, with fewer microbatches or pipeline replicas (columns).
+        now: the whole plan's prediction by `predict_iteration`.
 
     Returns:
-        a summary with the plan's figures of one iteration. The critical path, the run's length and its instructions
-        are the excerpt's.
+        A summary with the figures of one iteration of the whole plan. The critical path, the run's length and its
+            instructions are the excerpt's.
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it.
+        RefusedError: the strategy does not support the plan.
     """
     if plan.swap is not None:  # plans that swap are always simulated whole
         return predict(plan, profile)[1]
@@ -75,7 +75,11 @@ def excerpt_text(plan: Plan, shown: Plan) -> str:
 
 
 def _further(found: ShorterRuns, figures: list[dict[_Key, float]]) -> dict[_Key, float]:
-    """Extrapolate figures of the runs to the whole batch."""
+    """Extrapolate figures of the shorter runs to the whole batch.
+
+    Arguments:
+        figures: for each run, the figures by device or by pair of devices.
+    """
     first, last = figures[0], figures[-1]
     keys = dict.fromkeys([*first, *last])
     return {key: _at(found, first.get(key, 0.0), last.get(key, 0.0)) for key in keys}
@@ -92,7 +96,7 @@ def _busy_s(run: SimulationResult) -> dict[int, float]:
 
 
 def _between(found: ShorterRuns, plan: Plan) -> dict[Pair, float]:
-    """Bytes by pair of devices, for all columns."""
+    """Bytes sent in an iteration, by pair of devices of the whole plan."""
     sent = [traffic_of(run, plan.tensor, plan.slices) for run in found.runs]
     messages = _further(found, [one.messages for one in sent])
     if found.column is not None:

@@ -24,8 +24,8 @@ class Batches(Generic[F]):
 
     Attributes:
         best: the chosen plan.
-        worth: value of each batch size for the goal: samples per second, samples per dollar, or 1 / devices. None if no
-            plan fits.
+        worth: by batch size, the value for the goal: samples per second, samples per dollar, or 1 / devices. None if
+            no plan fits. Empty if only one batch size was planned.
     """
 
     best: Planned[F]
@@ -33,7 +33,7 @@ class Batches(Generic[F]):
 
     @property
     def line(self) -> str:
-        """The chosen batch, and how far the others are behind it, in one line."""
+        """The chosen batch size, and the relative values of the others, in one line."""
         chosen = self.best.batch_size
         most = self.worth.get(chosen) or 1.0
         others = ", ".join(
@@ -45,7 +45,7 @@ class Batches(Generic[F]):
 
 
 def batches(smallest: int, largest: int) -> tuple[int, ...]:
-    """Return the doublings of the smallest batch, and the largest.
+    """Batch sizes to plan: the doublings of the smallest, and the largest.
 
     Raises:
         InputError: the largest is below the smallest.
@@ -59,9 +59,13 @@ def batches(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]) -> Batches[F]:
-    """Plan every batch and choose the best.
+    """Plan every batch size and choose the best.
 
-    If nothing fits at any batch, the smallest is returned: its search explains why.
+    If nothing fits at any batch size, the result for the smallest is chosen: its search explains why.
+
+    Arguments:
+        smallest, largest: batch sizes.
+        planned: function that plans one batch size.
 
     Raises:
         InputError: as `batches`, and as planning does.
@@ -76,7 +80,7 @@ def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]
 
 
 def _worth(planned: Planned[F]) -> float | None:
-    """Value of one batch for the goal, to compare batches; None if nothing fits."""
+    """Value of one batch size for the goal; None if nothing fits."""
     try:
         found = planned.worth
     except RefusedError:

@@ -1,4 +1,4 @@
-"""Notes of a search: obstacles to training, rough estimates, other mathematics."""
+"""Notes of a search: obstacles to training, rough estimates, different results."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,11 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
 
 
 def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
-    """Note on microbatch sizes of the best plan that are extrapolated."""
+    """Yield a note if merged microbatches are outside of the profiled sizes.
+
+    Arguments:
+        best: the best candidate alone, or nothing.
+    """
     known = profile.microbatch_sizes
     for one in best:
         batches = one.plan.batches
@@ -40,7 +44,7 @@ def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> I
 
 
 def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster) -> Iterator[str]:
-    """Notes that hold for all plans of a search.
+    """Yield notes that hold for all plans of a search.
 
     They are about obstacles to training, rough estimates, and differences from training in one process.
     """

@@ -1,8 +1,8 @@
 """Candidates of all strategies for a profiled model.
 
-A candidate is refused with a reason, or left out because its bound excludes it as the best. If the user did not choose
-the sharding, a candidate is also tried with sharded optimizer state in two cases: sharded optimizer steps may gain
-more than a tie, or it does not fit.
+A candidate is refused with a reason, or left out because its lower bound excludes it as the best. If the user did not
+choose the sharding, a candidate is also tried with sharded optimizer state in two cases: sharded optimizer steps may
+gain more than a tie, or the candidate does not fit.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchS
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, strategy, yields_idle
 from hocket.util.units import show_count
 
-SIMULATED_PER_STRATEGY = 4  # simulated candidates that can be the best only of their strategy
+SIMULATED_PER_STRATEGY = 4  # simulations of a strategy after which candidates that can only be its best are left out
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Waiting:
 
     Attributes:
         number: order of arrival.
-        tight: True if its bound is the tight one, which takes longer to compute.
+        tight: True if the bound is `Bounds.seconds`; False for `Bounds.quick_s`, which is quicker to compute.
     """
 
     number: int
@@ -65,9 +65,9 @@ class ProfiledCandidates:
         """Begin a search.
 
         Arguments:
-            space, profile_path: what all candidates share, and the path of the profile as plans name it.
-            tolerance: limit on a candidate's use of devices.
-            rebucket: return a plan beyond the limit with buckets that keep it within the limit; None if there are none.
+            space, profile_path: search space of all candidates, and path of the profile as plans name it.
+            tolerance: limit on amplification; None for no limit.
+            rebucket: function that gives a plan above this limit buckets with which it is below, or returns None.
             progress: called with (finished candidates, all candidates, next step).
         """
         self.found: list[Evaluated] = []
@@ -186,7 +186,7 @@ class ProfiledCandidates:
         """Reason if a candidate exceeds the amplification limit; None otherwise.
 
         Arguments:
-            least_s: lower bound on its iteration time in seconds.
+            least_s: lower bound of the candidate's iteration time in seconds.
         """
         if self._tolerance is None or yields_idle(name):
             return None
@@ -218,8 +218,8 @@ class ProfiledCandidates:
             amplification = used_s / self._tolerance.alone_s
         promising = predicted.iteration_s <= self._best_s[name] * (1 + TIE)
         if reason is None and better is None and promising and self._is_near(predicted.peak_memory_bytes):
-            # Other timing may need more memory than the simulated one, and `check` takes no risk. The proof is skipped for a
-            # candidate that is not among the best of its strategy.
+            # Other timing may need more memory than the simulated timing, and `check` takes no risk. The proof is
+            # skipped for a candidate that is not among the best of its strategy.
             reason = too_large(self._space.cluster, proven_peaks(self._space, name, candidate), "up to ")
         if reason is not None:
             return reason

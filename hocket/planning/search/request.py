@@ -27,27 +27,29 @@ class PlanRequest:
 
     Attributes:
         batch_size: samples of one update.
-        strategies: names to consider. When empty: those with the mathematics of one process; for an analytic model, the
-            usual ones.
-        microbatch_sizes: sizes to consider. When empty: those of the profile, or 1 to 16 for an analytic model.
+        strategies: names to consider. When empty: strategies with the updates of one process; for an analytic model,
+            USUAL (hocket/planning/mesh/layout.py).
+        microbatch_sizes: sizes to consider, in samples. When empty: the sizes of the profile, or 1, 2, 4, 8 and 16 for
+            an analytic model.
         synchronous: False: if no strategy is named, also consider strategies with stale weights. True: refuse a named
             strategy with stale weights.
         shards: sharding of state among replicas (docs/explanation/sharding.md); the best when empty. For a profile at
             most one, which holds for every plan.
-        buckets: gradient buckets: AUTO, chosen for the few best plans (hocket/planning/buckets/assign.py); DEFAULT; or,
-            for a profile, a size in bytes.
-        amplification_limit: for a profile, limit on an iteration's device-seconds relative to the seconds of one device
-            with the same batch (burst/amplification.py). Plans beyond it are refused; burst-parallel plans are found
-            within it. None: no limit.
-        swap: for a profile, consider only baselines with memory virtualised by this policy (swapping/baselines.py), of
-            the strategies named or the usual ones.
+        buckets: gradient buckets: AUTO, chosen for the few best plans (hocket/planning/buckets/assign.py); DEFAULT,
+            closed at a fixed number of bytes; or, for a profile, this number.
+        amplification_limit: for a profile, limit on an iteration's device-seconds relative to the seconds of one
+            device with the same batch (burst/amplification.py). Plans above the limit are refused; burst-parallel
+            plans are searched below it. None: no limit.
+        swap: for a profile, consider only baselines that page values to the host by this policy
+            (swapping/baselines.py), for the named strategies or BASELINES. None: plans that swap are searched if some
+            other plan does not fit.
         tensors: for an analytic model, tensor-parallel sizes; all that fit when empty.
         recomputes: for an analytic model, recompute settings of blocks, of RECOMPUTE; all when empty.
         sequence_parallel: for an analytic model, values to consider for sequence parallelism; both when empty.
         precision, calibration: for an analytic model, number formats of training, and correction of a device type.
 
     Raises:
-        InputError: a batch without samples, or an unknown word.
+        InputError: a batch without samples, an unknown recompute setting, sharding or swap policy, or invalid buckets.
     """
 
     batch_size: int

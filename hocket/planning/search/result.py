@@ -47,11 +47,12 @@ class Evaluated(SimulatedCandidate):
     """A simulated candidate of a profiled model that fits.
 
     Attributes:
-        updates: how its updates differ from those of one process.
-        amplification: device-seconds of an iteration over the seconds of one device (burst/amplification.py); None
-            without a limit.
-        buckets: gain of its gradient buckets over buckets of one size; empty if it has the latter.
-        default_buckets: True if other buckets were searched only for better candidates, so it has buckets of one size.
+        updates: how the candidate's updates differ from those of one process.
+        amplification: device-seconds of an iteration, relative to the seconds of one device alone
+            (burst/amplification.py); None without a limit.
+        buckets: sentence about gradient buckets that were chosen for the candidate; empty if it has the default ones.
+        default_buckets: True if the candidate has the default buckets because others were chosen only for better
+            candidates.
     """
 
     strategy: str
@@ -74,7 +75,7 @@ class Refused:
 
     Attributes:
         missing_bytes: memory that the fullest device lacks; 0 if memory is not the reason.
-        swaps: True for plans that swap; the missing memory is then a host's.
+        swaps: True for plans that swap; a host lacks the missing memory then.
         host_bytes: memory that this host needs.
         bug: True if Hocket failed (failures.py).
         too_much: True if only the amplification limit excludes it.
@@ -115,7 +116,7 @@ class Search:
 
     @property
     def bugs(self) -> tuple[str, ...]:
-        """Sentence for each group of plans that failed by an internal error."""
+        """Sentence for each internal error by which plans failed."""
         alike: dict[str, list[Refused]] = {}
         for one in self.refused:
             if one.bug:
@@ -124,7 +125,7 @@ class Search:
 
     @property
     def written(self) -> Evaluated:
-        """The best candidate; its prediction is that of the written plan.
+        """The best candidate, with the prediction that its plan file contains.
 
         Raises:
             RefusedError: as `best`.
@@ -133,9 +134,10 @@ class Search:
 
     @property
     def nearest_misses(self) -> tuple[Refused, ...]:
-        """Refusals that the error of `best` names: they lack the least memory.
+        """Refusals that lack the least memory, for the error message of `best`.
 
-        One is without swaps, one with swaps. Empty if no refusal lacks memory.
+        There is at most one of a plan without swaps, and one of a plan with swaps. Empty if memory is never the
+        reason.
         """
         if not any(r.missing_bytes for r in self.refused):
             return ()
@@ -170,7 +172,7 @@ class Search:
         )
 
     def named(self, refused: Refused) -> str:
-        """Strategy of a refusal, with "with swaps" or "without swaps" where needed."""
+        """Name of a refused strategy, with "with swaps" or "without swaps" if needed."""
         if refused.swaps:
             return f"{refused.strategy} with swaps" if refused.config else refused.strategy
         both = any(r.swaps and r.strategy == refused.strategy for r in self.refused)

@@ -78,7 +78,8 @@ def search_widths(
     """Search over several tensor-parallel sizes; otherwise like `search`.
 
     Arguments:
-        profiles: profiles of one job by path, one for each tensor-parallel size, with and without sequence parallelism.
+        profiles: profiles of one job, by path: at most one for each tensor-parallel size with sequence parallelism,
+            and one without.
         cluster, request, progress, clock: as for `search`.
 
     Raises:
@@ -107,7 +108,7 @@ class _Width:
 
     Attributes:
         path: path of the profile.
-        alone_s: seconds of one device with the same batch, if the amplification is limited; 0 otherwise.
+        alone_s: seconds of an iteration on one device with the same batch, if amplification is limited; 0 otherwise.
     """
 
     profile: ModelProfile
@@ -156,7 +157,7 @@ class _Width:
 
     @cached_property
     def space(self) -> SearchSpace:
-        """Search space of strategies; its devices are the groups."""
+        """Search space of strategies; its devices are the tensor-parallel groups."""
         profile, request = self.profile, self.request
         group = grouped(self.cluster, profile.tensor, slices=not profile.sequence_parallel)
         sizes = tuple(request.microbatch_sizes)
@@ -187,7 +188,11 @@ class _Width:
         return kept_by_buckets(_of_group(plan, self.profile, self.cluster), self.profile, self.tolerance)
 
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
-        """Search plans that swap; empty for tensor-parallel groups and sharded state."""
+        """Search plans that swap; empty for tensor-parallel groups and sharded state.
+
+        Arguments:
+            others_s: seconds of the best plan without swaps; infinite if none fits.
+        """
         if self.profile.tensor > 1 or self.space.shard not in (None, "none"):
             return Packs()
         found = plans_of_packs(self.space, self.path, progress, others_s, self.tolerance is not None)

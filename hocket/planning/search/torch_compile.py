@@ -1,4 +1,4 @@
-"""Choice of the stages to compile: stages that the profile measured as faster."""
+"""Choice of the stages to compile: stages that are faster compiled in the profile."""
 
 from dataclasses import replace
 
@@ -16,7 +16,10 @@ WORTH = 0.03  # least gain of a compiled stage, as a share of its forwards and b
 
 
 def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
-    """Compile a candidate's stages where that is faster; unchanged if none is."""
+    """Set `compile` for a candidate's stages that are faster compiled.
+
+    The candidate stays the same if none is.
+    """
     plan = _where_it_pays(candidate.plan, profile)
     if plan == candidate.plan:
         return candidate
@@ -33,7 +36,7 @@ def compiled(candidate: Evaluated, profile: ModelProfile) -> Evaluated:
 
 
 def told(plan: Plan, profile: ModelProfile) -> str:
-    """Gain or loss of compilation for each stage, and its cost before the first step."""
+    """Sentence about time that compilation saves in each stage, and costs at first."""
     known = profile.compiled
     assert known is not None
     said = []

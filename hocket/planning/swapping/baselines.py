@@ -3,8 +3,8 @@
 A strategy keeps its own order, and each device pages values to its host.
 
 Rules of this file: baselines are planned on request only, for a comparison; `hocket plan` does not consider them
-otherwise. State that a strategy keeps whole on a device, such as a stage's weights, must fit there. If an order can
-also run packs of layers, it is planned with packs as well.
+otherwise. A value that an operation needs whole, such as a stage's weights, must fit on the device. For strategies in
+PACKED, the same task order is planned with packs of layers as well.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from hocket.strategies.base.strategy import complete, config, in_use, microbatch
 from hocket.util.compatibility import Feature, conflict
 
 SWAPS = tuple(policy for policy in POLICIES if policy != "task")
-"""Policies of `hocket plan --swap`, which decide by a device's memory."""
+"""Policies of `hocket plan --swap`: policies that evict values only if a device's memory is full."""
 BASELINES = ("data_parallel", "gpipe", "flush", "model_parallel")
 """Default strategies of the comparison."""
 # Candidates of a strategy that are simulated: the fastest by their bounds, and those with the smallest memory bound.
@@ -36,8 +36,8 @@ PACKED = {
     "data_parallel": "data",
     "gpipe": "pipeline",
 }
-PACKS = 48  # at most
-MOST_FORWARDS = 2048  # in one iteration
+PACKS = 48  # maximum number of packs
+MOST_FORWARDS = 2048  # maximum number of forwards in one iteration
 
 
 def plans_with_virtual_memory(
@@ -50,8 +50,10 @@ def plans_with_virtual_memory(
     """Plans of some strategies that swap by a policy, as far as memory requires.
 
     Arguments:
+        names: names of the strategies.
         policy: one of SWAPS.
-        progress: called with (done, total, what).
+        profile_path: path of the profile, as plans name it.
+        progress: called with (done, total, current step).
     """
     found = Packs()
     if not has_hosts(space):
@@ -74,7 +76,7 @@ def _try(
     found: Packs,
     progress: Callable[[str], None] | None,
 ) -> None:
-    """Try one strategy."""
+    """Evaluate candidates of one strategy; the results are added to `found`."""
     at = progress or (lambda what: None)
     at(f"choices of {name}")
     for choice in _choices(space, name, found):
@@ -90,7 +92,10 @@ def _try(
 
 
 def _choices(space: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]:
-    """Yield a strategy's fastest candidates, and those with the least memory."""
+    """Yield a strategy's fastest candidates, and those with the least memory.
+
+    Lower bounds decide. Candidates that cannot be compiled, or cannot swap, are added to the refusals of `found`.
+    """
     bounds, own = Bounds(space), strategy(name)
     ranked: list[tuple[float, float, int, Candidate]] = []
     for first in own.choices(space):
@@ -115,9 +120,9 @@ def _choices(space: SearchSpace, name: str, found: Packs) -> Iterator[Candidate]
 
 
 def _packed(space: SearchSpace, name: str) -> Iterator[Candidate]:
-    """Yield candidates in finer stages.
+    """Yield `harmony` candidates with packs of layers, in the order of a strategy.
 
-    A microbatch passes through all packs of a device in turn; steps come last.
+    A microbatch passes through all packs of a device in turn; optimizer steps come last.
     """
     if name not in PACKED:
         return

@@ -1,11 +1,11 @@
 """Memory limits of plans that swap.
 
-A plan swaps by the sizes of its stages' values, which come from its profile; this module also checks the limits of
-devices and hosts.
+Which values a plan swaps follows from the sizes of its stages' values, which come from the profile. This module adds
+the sizes to a plan, and checks the limits of devices and hosts.
 
 Rules of this file: a run is held to the plan's own limits. Without them, the cluster defines the memory of devices,
-and each device's part of its host. If a plan's limits exceed the cluster's, the program is checked against the
-cluster: its values must fit for any timing.
+and each device's part of its host's memory. If a plan's limits exceed the cluster's, the program is checked against
+the cluster: its values must fit for any timing.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ from hocket.util.units import show_bytes
 
 
 def completed(plan: Plan, profile: ModelProfile) -> Plan:
-    """The plan with the sizes of its stages, which fix its program.
+    """Add the sizes of its stages' values to a plan that swaps (`Swapping.stages`).
 
-    Unchanged if the plan has them, or does not swap.
+    The plan's program depends on them. A plan that has them, or that does not swap, stays the same.
 
     Arguments:
-        profile: of the plan's devices, or of its tensor-parallel groups.
+        profile: profile of the plan's devices, or of its tensor-parallel groups.
 
     Raises:
         InputError: the plan does not fit the profile.
-        RefusedError: its strategy does not support it, or does not support swapping.
+        RefusedError: the strategy does not support the plan, or does not support swapping.
     """
     if plan.swap is None or plan.swap.stages:
         return plan
@@ -47,7 +47,11 @@ def completed(plan: Plan, profile: ModelProfile) -> Plan:
 
 
 def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
-    """Bytes on the host of each server, summed over its devices."""
+    """Bytes on the host of each server, summed over the server's devices.
+
+    Arguments:
+        on_hosts: bytes of host memory by device.
+    """
     found: dict[int, float] = {}
     for device, size in on_hosts.items():
         server = cluster.component(device, 1)
@@ -74,7 +78,7 @@ def claims_more(plan: Plan) -> bool:
 def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
     """Bytes that each device of a program may hold.
 
-    They are the cluster's capacity, or a lower limit of the plan.
+    This is the device's memory in the cluster, or the plan's limit if it is lower.
     """
     cluster = plan.group.cluster
     own = {d: cluster.capacity_bytes(d) for d in program.devices}
@@ -84,7 +88,11 @@ def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
 def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:
     """Problems of the program of a plan that swaps.
 
-    They are the problems found by `check`, and hosts without enough memory.
+    They are the problems found by `check`. If there are none, and the plan has a limit for hosts, they are servers
+    with too little host memory for all their devices together.
+
+    Arguments:
+        sizes: bytes of the program's values.
     """
     cluster = plan.group.cluster
     said = plan.host_bytes(cluster)
@@ -96,9 +104,9 @@ def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, 
 
 
 def limit_problems(plan: Plan, program: Program) -> tuple[Problem, ...]:
-    """Problems of a program that swaps, by the sizes in its plan.
+    """Problems of a program that swaps, with sizes of values from its plan.
 
-    The limits are the plan's or its cluster's.
+    Limits are the plan's, or else the cluster's. There are no problems, (), without sizes or limits.
     """
     limited = plan.swap is not None and (claims_more(plan) or bool(plan.host_bytes(plan.group.cluster)))
     sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages and limited else None
@@ -117,7 +125,11 @@ def prove_limits(plan: Plan, program: Program) -> None:
 
 
 def _lacking(on_hosts: Mapping[int, float], cluster: Cluster) -> list[Problem]:
-    """Problems of servers with too little host memory for their devices."""
+    """Problems of servers with too little host memory for their devices.
+
+    Arguments:
+        on_hosts: bytes of host memory that each device needs.
+    """
     found = []
     for server, size in by_server(on_hosts, cluster).items():
         has = cluster.host_bytes(server * cluster.levels[0].width)

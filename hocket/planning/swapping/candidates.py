@@ -1,4 +1,4 @@
-"""Candidates that swap.
+"""Candidates that swap values to host memory.
 
 They are proved to fit on devices and hosts for any timing, and simulated.
 
@@ -43,7 +43,9 @@ class Packs:
     """Search results for plans that swap.
 
     Attributes:
-        considered: number of plans that were compiled.
+        candidates: simulated plans that fit.
+        refused: refused plans, with the reasons.
+        considered: number of plans that were evaluated.
     """
 
     candidates: list[Evaluated] = field(default_factory=list)
@@ -57,10 +59,13 @@ def has_hosts(space: SearchSpace) -> bool:
 
 
 def within(found: Packs, tolerance: Tolerance | None) -> Packs:
-    """Refuse plans above the amplification limit, the smallest excess first.
+    """Move plans above the amplification limit to the refusals, smallest excess first.
 
-    A plan that swaps keeps its devices for the whole iteration. The single device of the comparison has unlimited
-    memory and does not swap (amplification.py).
+    A plan that swaps holds its devices for the whole iteration. Amplification is relative to one device that has
+    unlimited memory and does not swap (amplification.py).
+
+    Arguments:
+        tolerance: limit on amplification; None for no limit, which changes nothing.
     """
     if tolerance is None:
         return found
@@ -78,26 +83,26 @@ def within(found: Packs, tolerance: Tolerance | None) -> Packs:
 
 
 def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
-    """Bytes that the plan's devices may hold.
+    """Memory of the plan's devices in bytes, as the value of `Swapping.device_bytes`.
 
-    One figure if they are equal, otherwise one for each device of the cluster.
+    One number if all are equal, otherwise one for each device of the cluster.
     """
     used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
 
 def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Evaluated]:
-    """Evaluate a plan with swaps.
+    """Prove and simulate a plan with swaps.
 
     Arguments:
-        plan: a plan; its own `swap` is replaced.
+        plan: a plan; its present `swap` is replaced.
         config: label of the plan.
         found: search results to which the candidate, or the reason for refusing it, is added.
-        policy: swapping policy.
-        ahead: number of operations by which values are prefetched.
+        policy: swapping policy (`Swapping.policy`).
+        ahead: number of operations ahead for which values are prefetched.
 
     Returns:
-        the candidate in a list; an empty list if the plan is refused.
+        The candidate in a list; an empty list if the plan is refused.
     """
     found.considered += 1
     cluster, profile, strategy = space.cluster, space.profile, plan.strategy
@@ -137,7 +142,8 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
     """Missing host memory of a plan that swaps, for any timing.
 
     Returns:
-        the first server with too little host memory, or None; and the largest host memory of one device.
+        The server with too little host memory that needs the most, or None; and the largest host memory that one
+            device needs, 0 if a server has too little.
 
     Raises:
         RefusedError: the devices have no room for one of the plan's operations. The pass that inserts swaps checks
@@ -154,10 +160,10 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
 
 
 def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
-    """Peak host memory of each device of a plan that swaps, for any timing.
+    """Peak host memory of each device of a plan that swaps, for any timing, in bytes.
 
-    Sizes are the plan's own, to which it is held wherever it is compiled. Some are above the cost model's
-    (program/passes/swapping/settings.py).
+    Sizes of values are those in the plan (`Swapping.stages`), which may be above the cost model's, because each is the
+    maximum over all microbatches.
 
     Raises:
         RefusedError: the devices have no room for one of the plan's operations.

@@ -1,9 +1,9 @@
 """Fit the links between devices and hosts to a run that swapped.
 
-Rules of this file: a swap costs a latency, and its bytes at a bandwidth (`Link` in cluster.py). The latency
-contains the engine's own work for each swap, which is most of the cost of a small job's swaps. Both are fitted to
-sums over swaps, of the run and of its simulation. The total time of all swaps is matched exactly; its division
-between latency and bandwidth is a least-squares fit.
+Rules of this file: a swap takes a latency, and the time of its bytes at a bandwidth (`Link` in cluster.py). The
+latency contains the engine's work for each swap, which is most of the time of a small job's swaps. Latency and
+bandwidth are fitted to sums over all swaps, of the run and of its simulation. The total time of all swaps is matched
+exactly; its division between latency and bandwidth is a least-squares fit.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,25 @@ _CLOSE = 1e-3
 
 
 def on_links(cluster: Cluster, links: Mapping[str, Link]) -> Cluster:
-    """The cluster with these links to hosts, by name; other links stay as they are."""
+    """The cluster with some links to hosts replaced.
+
+    Arguments:
+        links: new links by name; all other links stay as they are.
+    """
     return with_host_links(cluster, lambda name, now: links.get(name, now))
 
 
 def host_links(plan: Plan, profile: ModelProfile, took: Mapping[int, LinkSums]) -> dict[str, Link]:
-    """Host links with which simulated swaps take as long as measured ones.
+    """Host links with which simulated swaps take as long as measured swaps.
 
-    Swaps that share a link wait for each other, in the run and in its simulation. So links are changed until both
-    agree. {} without swaps.
+    Swaps that share a link wait for each other, in the run and in its simulation. So the links are changed, and the
+    plan is simulated again, until run and simulation agree.
 
     Arguments:
-        took: measured sums of swaps, by device of the plan.
+        took: measured sums over swaps, by device of the plan.
+
+    Returns:
+        The links by name; {} without swaps.
     """
     measured = _by_link(plan.cluster, {d: sums for d, sums in took.items() if sums.seconds > 0 and sums.size_bytes > 0})
     if plan.swap is None or not measured:
@@ -55,12 +62,13 @@ def host_links(plan: Plan, profile: ModelProfile, took: Mapping[int, LinkSums]) 
 
 
 def _moved(link: Link, measured: LinkSums, latency_s: float, seen: LinkSums) -> Link:
-    """A link that is nearer to the measurement than the simulated one.
+    """One step of the fit: a link with simulated swaps nearer to the measured ones.
 
     Arguments:
-        link: the simulated link.
+        link: link of the last simulation.
+        measured: measured sums over the link's swaps.
         latency_s: latency that fits the measured sums.
-        seen: simulated sums.
+        seen: simulated sums over the link's swaps.
     """
     latency = min(max(0.0, link.latency_s + latency_s - seen.latency_s(link)), measured.mean_s)
     bytes_s, seen_s = measured.mean_s - latency, seen.mean_s - link.latency_s

@@ -3,8 +3,8 @@
 The model is made deeper by repeating the profile's block.
 
 Rules of this file: a depth counts if one of the strategy's candidates is proved to fit, as `check` proves it;
-nothing is simulated. With swapping, devices hold one operation at any depth, and host memory limits the depth. Its
-need is proved for two depths and extrapolated linearly.
+nothing is simulated. With swapping, a device needs room for one operation only, whatever the depth, and host memory
+limits the depth. The host memory that is needed is proved for two depths and extrapolated linearly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchS
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, searched, strategy
 from hocket.util.units import show_bytes, show_count, show_shortage
 
-MOST_LAYERS = 192  # most layers that are tried; a strategy that fits more is reported as such
-FIRST = 6  # depths from LEAST on that are tried for the first one that fits
-TRIED = 6  # candidates of a depth that are proved, those with the smallest memory bound first
+MOST_LAYERS = 192  # most layers that are tried; of a strategy that fits, `MaxDepth.more` says that more may fit
+FIRST = 6  # if LEAST blocks do not fit, up to this many more are tried, until a depth fits
+TRIED = 6  # number of candidates of a depth that are proved, those with the smallest memory bound first
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,12 @@ class MaxDepth:
     """Deepest model of one strategy.
 
     Attributes:
-        blocks: largest number of blocks; 0 if not even LEAST blocks fit.
-        layers, weights_bytes: of this model.
-        config: the candidate that fits.
-        limit: missing memory for one more block, or for LEAST blocks; empty if unknown.
-        more: True if more blocks may fit, which was not tried.
+        blocks: largest number of blocks that fits; 0 if none was found.
+        layers, weights_bytes: number of layers, and bytes of weights, of the model with this depth.
+        config: label of the candidate that fits.
+        limit: reason why one more block, or LEAST blocks if `blocks` is 0, does not fit; empty if more blocks were not
+            tried.
+        more: True if more blocks may fit, because they were not tried.
     """
 
     strategy: str
@@ -59,13 +60,13 @@ def largest(
     strategies: Sequence[str] = (),
     progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[MaxDepth, ...]:
-    """Deepest model of each strategy, the deepest first.
+    """Deepest model of each strategy and of plans that swap, the deepest first.
 
     Arguments:
         strategies: names; if empty, all strategies, including those with stale weights or two waves.
 
     Raises:
-        RefusedError: nothing in the profile repeats LEAST times.
+        RefusedError: no block of layers is repeated LEAST times in the profile.
     """
     block = repeated_block(profile)
     if block is None:
@@ -102,7 +103,7 @@ def block_in_words(profile: ModelProfile) -> str:
 def _staying(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """Deepest model that fits, by doubling, then bisection."""
+    """Deepest model that fits without swapping, by doubling, then bisection."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
     known: dict[int, _Tried] = {}
 
@@ -131,8 +132,8 @@ class _Tried(NamedTuple):
     """Result for one depth.
 
     Attributes:
-        config: the candidate that is proved to fit, if there is one.
-        lacks: memory that the nearest miss lacks; otherwise empty.
+        config: label of the candidate that is proved to fit; None if there is none.
+        lacks: reason why no candidate fits: memory that the nearest one lacks, or a refusal; empty if one fits.
     """
 
     config: str | None
@@ -140,7 +141,7 @@ class _Tried(NamedTuple):
 
 
 def _choice(name: str, space: SearchSpace) -> _Tried:
-    """Find a candidate that is proved to fit."""
+    """Find a candidate of a strategy that is proved to fit."""
     bounds, cluster = Bounds(space), space.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
     waiting: list[tuple[float, int, Candidate]] = []
@@ -191,7 +192,7 @@ def _choice(name: str, space: SearchSpace) -> _Tried:
 
 
 def _variants(name: str, space: SearchSpace) -> Iterator[Candidate]:
-    """Yield all choices of a strategy, including those with less memory."""
+    """Yield all candidates of a strategy, and variants of them that need less memory."""
     for choice in strategy(name).choices(space):
         for one in (choice, *choice.thriftier):
             yield one
@@ -203,9 +204,9 @@ def _variants(name: str, space: SearchSpace) -> Iterator[Candidate]:
 def _swapped(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """Depth at which the hosts are full.
+    """Deepest model of plans that swap: the depth at which a host is full.
 
-    The need of two depths is extrapolated linearly.
+    The host memory that is needed is extrapolated linearly from two depths.
     """
     depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
     needs, config = [], ""
@@ -236,9 +237,10 @@ def _swapped(
 
 
 def _largest(name: str, profile: ModelProfile, block: RepeatedBlock, times: int, config: str, limit: str) -> MaxDepth:
-    """Result for a number of blocks.
+    """Result of a strategy.
 
     Arguments:
+        times: largest number of blocks that fits.
         limit: reason why one more block does not fit; empty if more blocks were not tried.
     """
     own = range(block.first + block.size, block.first + 2 * block.size)

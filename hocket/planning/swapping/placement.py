@@ -1,7 +1,7 @@
 """Placement of packs: sets of devices, and the device of each pack.
 
-Rules of this file: a set contains all devices, or those of one type, because packs on different types wait for the
-slowest. If amplification is limited, smaller sets are considered as well. The best set is found by simulation, not
+Rules of this file: a set contains all devices, or all devices of one type, because packs on different types wait for
+the slowest. If amplification is limited, smaller sets are considered as well. The best set is found by simulation, not
 here.
 """
 
@@ -28,33 +28,33 @@ class DeviceSet:
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """The first device of each type, by the type's name."""
+        """First device of each device type in the set, by the type's name."""
         return {self.cluster.node_of(d).device_type: d for d in reversed(self.devices)}
 
     @cached_property
     def words(self) -> str:
-        """Name in a few words; empty for all devices."""
+        """End of a plan's label, such as " on 2 A100"; empty for all devices."""
         if len(self.devices) == self.cluster.devices:
             return ""
         return f" on {len(self.devices)} {' and '.join(sorted(self.kinds))}"
 
     @cached_property
     def server(self) -> Server:
-        """The devices as a server for the tuner.
+        """Memory and links of the devices, for the tuner.
 
         Raises:
-            InputError: nothing is known about a type.
+            InputError: nothing is known about a device type.
         """
         return server_of(self.cluster, self.devices)
 
     @cached_property
     def layers(self) -> LayerProfile:
-        """Tasks of each layer.
+        """Seconds and bytes of each layer's tasks, for the tuner.
 
-        If types differ, the slowest type counts, because equal shares wait for it.
+        If device types differ, the slowest type counts, because equal shares wait for it.
 
         Raises:
-            InputError: the profile has no figures for a type.
+            InputError: the profile has no figures for a device type.
             RefusedError: the job cannot run with such a program.
         """
         first, *others = (layer_profile(self.profile, self.cluster, device) for device in self.kinds.values())
@@ -68,10 +68,13 @@ class DeviceSet:
         return first
 
     def turns(self, mode: Mode, packs: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-        """Yield assignments of packs to devices.
+        """Yield assignments of packs to devices: the devices of each pack.
 
-        They are all devices for each pack, or one device each in turn. With several types, an assignment that uses
-        fast devices more often follows.
+        In data mode, each pack is on all devices. In pipeline mode, the packs are on one device each, in turn. With
+        several device types, a second assignment follows, which uses fast devices more often.
+
+        Arguments:
+            packs: number of packs.
         """
         if mode is Mode.DATA:
             yield (self.devices,) * packs
@@ -81,9 +84,9 @@ class DeviceSet:
             yield tuple((device,) for device in self._by_rate(packs))
 
     def _by_rate(self, packs: int) -> Iterator[int]:
-        """Yield the device that is farthest behind its share of computation.
+        """Yield the device of each pack, by a weighted round robin.
 
-        This is a weighted round robin.
+        The next device is the one that is farthest behind its share of the packs, which is proportional to its speed.
         """
         alone_s = {
             kind: float(one.forward.seconds[-1].sum() + one.backward.seconds[-1].sum())
@@ -98,7 +101,10 @@ class DeviceSet:
 
 
 def left_out(cluster: Cluster) -> str:
-    """Devices that no plan with swaps uses, and why; empty if all or none are used."""
+    """Sentence about devices that plans with swaps leave out; empty if all or none.
+
+    These devices have no known host memory.
+    """
     others = [cluster.node_of(d).device_type for d in range(cluster.devices) if not cluster.host_bytes(d)]
     if not 0 < len(others) < cluster.devices:
         return ""
@@ -107,7 +113,9 @@ def left_out(cluster: Cluster) -> str:
 
 
 def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[DeviceSet]:
-    """Yield all sets of devices with hosts to swap to.
+    """Yield sets of devices with known host memory.
+
+    These are all devices of the cluster, if each has known host memory, and all such devices of one type.
 
     Arguments:
         limited: True if amplification is limited; then half of each set, a quarter, and so on down to one device

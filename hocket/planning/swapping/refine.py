@@ -1,4 +1,4 @@
-"""Refine plans that swap: keep stashes instead of recomputing, and prefetch.
+"""Refine plans that swap: keep saved activations (stashes), and prefetch.
 
 Rules of this file: packs and memory stay the same. Each refined plan is proved and simulated like any other, and
 kept if it is faster.
@@ -13,17 +13,17 @@ from hocket.planning.swapping.candidates import Packs, tried
 from hocket.strategies.base.search_space import SearchSpace
 
 POLICY = "next_use"
-# Largest seconds of the finest plan relative to the fastest, by the tuner's estimate. The tuner ignores prefetching,
-# from which many small packs gain most.
+# Largest seconds, relative to the fastest plan, of a plan with many small packs that is considered as well. Estimates
+# ignore prefetching, from which many small packs gain most.
 FINE = 1.1
-KEPT = (1, 2, 4)  # one of this many packs keeps its stash instead of recomputing it, in the order of trial
-AHEAD = (2, 1)  # numbers of operations by which values are prefetched
+KEPT = (1, 2, 4)  # all packs, half and a quarter of them keep their stashes instead of recomputing, in this order
+AHEAD = (2, 1)  # numbers of operations ahead for which values are prefetched, in the order of trial
 
 
 def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
-    """Candidates to refine: the fastest, and the finest of those nearly as fast.
+    """Candidates to refine: the fastest, and of those nearly as fast, one more.
 
-    The finest one has the most packs.
+    The second one has the most packs.
     """
     ordered = sorted(plain, key=lambda one: one.iteration_s)
     near = [one for one in ordered if one.iteration_s <= FINE * ordered[0].iteration_s]
@@ -34,9 +34,9 @@ def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
 def improve(space: SearchSpace, first: Evaluated, found: Packs) -> None:
     """Refine a candidate: keep stashes instead of recomputing, then prefetch.
 
-    Each refinement is kept if it is faster. A stash that is kept is swapped if there is no room for it, which may
-    cost more or less than recomputing it. The stashes of the last packs are needed soonest. So if all do not fit,
-    half as many are tried, then a quarter.
+    Each refinement that is faster is added to `found`. A stash that is kept is swapped if there is no room for it,
+    which may cost more or less than recomputation. The stashes of the last packs are needed soonest. So if a plan that
+    keeps all stashes is refused, the last half of the packs is tried, then the last quarter.
     """
     best, kept, stages = first, 0, len(first.plan.stages)
 

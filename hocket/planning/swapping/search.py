@@ -26,14 +26,14 @@ from hocket.strategies.swapping.shared_packs import equal_plans
 from hocket.strategies.swapping.tuner import HarmonyPlan, Mode, Tasks
 from hocket.util.units import show_shortage
 
-SWAPPING = "harmony"  # strategy of all plans that swap
-EACH = 2  # fastest plans of each mode and room that are simulated, and the finest; 1 if a plan fits without swaps
-ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner's sums exceed the memory that a program holds
-AMPLE = 10.0  # further factor if no offer fits: the finest packs are then proved, or refused with the missing bytes
-FINEST = 48  # most packs for which the least need is determined
-# Slower plans, relative to the best without swaps, are not refined: refinement has not gained more anywhere.
+SWAPPING = "harmony"  # strategy of all plans of this search
+EACH = 2  # number of fastest plans to simulate for each mode and entry of ROOMS; 1 if a plan fits without swaps
+ROOMS = (1.0, 1.5)  # factors on a device's memory: the tuner overestimates the memory that a program needs
+AMPLE = 10.0  # further factor if no plan fits: the smallest packs are then proved, or refused with the missing bytes
+FINEST = 48  # maximum number of packs in the plan with the smallest packs
+# Seconds, relative to the best plan without swaps, above which plans are not refined: no refinement has gained more.
 REACH = 1.5
-MOST_FORWARDS = 2048  # in one iteration
+MOST_FORWARDS = 2048  # maximum number of forwards in one iteration
 
 
 def plans_of_packs(
@@ -43,11 +43,13 @@ def plans_of_packs(
     others_s: float = inf,
     limited: bool = False,
 ) -> Packs:
-    """Plans that swap, in the tuner's order, with refined versions of the best.
+    """Search plans that swap: the tuner's fastest, and refined versions of the best.
 
     Arguments:
-        others_s: seconds of the best plan without swaps, if one fits. Then only the best plan of each kind is
-            tried, and refined only if it may be faster.
+        profile_path: path of the profile, as plans name it.
+        progress: called with (done, total, current step).
+        others_s: seconds of the best plan without swaps; infinite if none fits. If one fits, fewer plans are tried,
+            and they are refined only if they may become faster than it.
         limited: True if amplification is limited; then smaller sets of devices are tried as well.
     """
     found, others = Packs(), others_s < inf
@@ -93,7 +95,11 @@ def plans_of_packs(
 
 
 def _finalists(plain: Sequence[tuple[DeviceSet, Evaluated]], each: bool) -> list[Evaluated]:
-    """Finalists of all, or the fastest of each device set if amplification is limited."""
+    """Candidates to refine (`finalists_of`).
+
+    Arguments:
+        each: True for the fastest candidate on each set of devices instead.
+    """
     if not each:
         return finalists_of([one for _, one in plain])
     quick = dict[tuple[int, ...], Evaluated]()
@@ -104,7 +110,13 @@ def _finalists(plain: Sequence[tuple[DeviceSet, Evaluated]], each: bool) -> list
 
 @dataclass(frozen=True)
 class _Offer:
-    """A tuner's plan on a set of devices, with the devices of each pack."""
+    """A plan of the tuner on a set of devices.
+
+    Attributes:
+        place: the set of devices.
+        one: the tuner's plan: mode, packs and microbatch size.
+        stands: devices of each backward pack.
+    """
 
     place: DeviceSet
     one: HarmonyPlan
@@ -112,7 +124,7 @@ class _Offer:
 
     @property
     def config(self) -> str:
-        """Label in a few words."""
+        """Label of the plan, without the microbatch size."""
         count, larger = len(self.one.backward.packs), _forward(self.one)
         words = f"{len(larger)} packs forward {count} backward" if larger else f"{count} packs"
         turns = "" if self.stands == next(self.place.turns(self.one.mode, count)) else " by rate"
@@ -120,7 +132,7 @@ class _Offer:
 
     @property
     def words(self) -> str:
-        """Label with the microbatch size."""
+        """Label of the plan, with the microbatch size."""
         return f"{self.config} b{self.one.backward.size}"
 
 
@@ -155,7 +167,10 @@ def _offered(space: SearchSpace, place: DeviceSet, most: int, found: Packs) -> I
 
 
 def _forward(one: HarmonyPlan) -> tuple[int, ...]:
-    """Backward packs in each forward pack, and 1 for the last; () if packs are equal."""
+    """Number of backward packs in each forward pack; () if packs are equal.
+
+    The last entry, 1, is for the last backward pack.
+    """
     if len(one.forward.packs) + 1 == len(one.backward.packs):
         return ()
     ends = [pack.first for pack in one.backward.packs]
@@ -163,12 +178,18 @@ def _forward(one: HarmonyPlan) -> tuple[int, ...]:
 
 
 def _forwards(one: HarmonyPlan) -> int:
-    """Forwards of one iteration."""
+    """Number of forwards in one iteration."""
     return one.batch // one.backward.size * len(one.backward.packs)
 
 
 def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
-    """The fastest plan for each of `most` numbers of packs, and the finest fast one."""
+    """Choose plans with different numbers of packs: the `most` fastest, and one more.
+
+    Of the plans that are nearly as fast as the fastest (FINE), the additional one has the most packs.
+
+    Arguments:
+        plans: plans of the tuner, fastest first.
+    """
     short = [one for one in plans if _forwards(one) <= MOST_FORWARDS]
     first: dict[int, HarmonyPlan] = {}
     for one in short:
@@ -180,7 +201,7 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
 
 
 def _plan(space: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
-    """A plan with recomputation in all packs, without its swaps."""
+    """Plan file of an offer, with recomputation in all packs, and without swaps yet."""
     one = offer.one
     stages = tuple(
         cut(space, range(*pack), devices, recompute=True)
@@ -196,7 +217,11 @@ def _plan(space: SearchSpace, offer: _Offer, profile_path: str) -> Plan:
 
 
 def _finest_offers(space: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
-    """Yield offers with the smallest packs: pipeline mode first, then by estimate."""
+    """Yield offers with the smallest microbatches and most packs, pipeline mode first.
+
+    If no layer is too large for a device by itself, offers that need more memory by the tuner's estimate (AMPLE)
+    follow.
+    """
     server = place.server
     rooms = ROOMS[-1:] if _too_large(space, place) else (ROOMS[-1], AMPLE)
     modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
@@ -212,7 +237,7 @@ def _finest_offers(space: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
 
 
 def smallest_packs(space: SearchSpace) -> Plan:
-    """Plan with the smallest packs that a program may have.
+    """Plan that swaps, with the smallest packs, on all devices of the cluster.
 
     Pipeline mode is preferred, because hosts then have one copy of the model.
 

@@ -1,6 +1,7 @@
 """Compare a plan with and without waves: memory and computation over time.
 
-The alternatives are one gang-scheduled batch, and several waves.
+Without waves, all devices train on one batch together (gang scheduling). With waves, several batches are on the
+devices at shifted times.
 
 Rules of this file: everything is simulated. `reporting/plan_report/usage_panel.py` draws the result.
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.
@@ -31,7 +32,7 @@ class PlanTimeline:
         usage: memory and computation of each device over time.
         samples: samples that the iteration trains on.
         note: a further remark; may be empty.
-        most_bytes: peak memory of each device for any timing, if it is proved rather than predicted.
+        most_bytes: by device, peak memory that is proved for any timing; {} if only the predicted peak is known.
     """
 
     title: str
@@ -44,15 +45,15 @@ class PlanTimeline:
 def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[PlanTimeline, ...]:
     """Timelines of one wave and of several waves of a plan.
 
-    - A plan with several waves: one wave of it, then the plan.
-    - A plan that could run in waves: one wave with a single microbatch, then as many waves as there is room for, if
-      more than one.
-    - Other plans: the plan alone.
+    - For a plan with several waves: one wave of the plan, then the plan.
+    - For a plan that could run in waves: one wave with a single microbatch on each device or chain, then as many waves
+      as there is room for, if more than one.
+    - For other plans: the plan alone.
 
-    Empty for large clusters and tensor-parallel plans.
+    There are none, (), for large clusters and tensor-parallel plans.
 
     Arguments:
-        profile: of one device, as the plan names it.
+        profile: profile of one device, as the plan names it.
         trace: the plan's predicted trace, with memory.
     """
     if plan.group.cluster.devices > _MOST_DEVICES or plan.tensor > 1:
@@ -88,7 +89,10 @@ def _outcome(one: WaveTrial) -> str:
 
 
 def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
-    """Predicted timeline of a plan; for two waves on a device, with proved memory."""
+    """Predicted timeline of a plan.
+
+    For two waves on the same devices, it has the proved peak memory as well.
+    """
     course = PlanTimeline(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
     if not any(stage.wave for stage in plan.stages):
         return course
@@ -100,7 +104,7 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> PlanTimeline:
 
 
 def launched_at_once(plan: Plan) -> Plan | None:
-    """One wave of a plan, with one microbatch on each device or chain.
+    """Plan of one wave alone: one microbatch on each device or chain of devices.
 
     None if the plan's strategy cannot run in waves.
     """

@@ -1,4 +1,4 @@
-"""Reasons why waves are not the best plan of a search, in a line each.
+"""Reasons why plans with waves are not the best of a search, in a line each.
 
 Rules of this file: waves compete with all other strategies under the same memory limits. The reasons come from
 simulations of both plans.
@@ -14,14 +14,14 @@ from hocket.strategies.base.search_space import MAX_FORWARDS
 from hocket.util.units import show_bytes, show_gap
 
 NAMES = ("waves", "tick_tock")
-_FULL = 0.9  # busy share from which a plan is said to leave devices no idle time
+_FULL = 0.9  # busy share of the least busy device from which a plan is said to leave devices no idle time
 
 
 def why_not(found: Search, profiles: Mapping[str, ModelProfile]) -> Iterator[str]:
     """Yield a line for each wave strategy that was searched and is not the best.
 
     Arguments:
-        profiles: of the search.
+        profiles: profiles of the search, by path.
     """
     best = found.best
     for name in NAMES:
@@ -68,9 +68,9 @@ def _busy(summary: Summary) -> float:
 
 
 def _summary(one: Evaluated, profiles: Mapping[str, ModelProfile]) -> Summary | None:
-    """Summary of a candidate.
+    """Summary of a candidate's simulation.
 
-    None if its profile is missing, or if the simulation would take long.
+    None if the candidate's profile is missing, or if the simulation would take long.
     """
     plan = one.plan
     profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)

@@ -1,8 +1,9 @@
 """Determine how many waves of a job may run on its devices at once.
 
 Rules of this file: a first number follows from memory, compute and network that one wave leaves free, simulated or
-measured. The slowdown of several waves is found by running them, one fewer each time. Waves of data parallelism run
-on the same devices at other moments, waves of model parallelism at the same moments on other devices.
+measured. Then the slowdown of this many waves is found by running or simulating them; if it is too large, one wave
+fewer is tried, and so on. Waves of data parallelism run on the same devices at other moments. Waves of model
+parallelism run at the same moments on other devices.
 Source: Wavelet (Wang et al. 2021), section 3.1 and appendix B.2. The paper gives no formulas and no limits; those
 here are ours.
 """
@@ -25,7 +26,10 @@ from hocket.util.units import show_seconds, show_shortage
 FULL = 1.01
 """Share of a device, or of the links' time, that waves may use; columns of time have a resolution of a hundredth."""
 STRETCH = 0.1
-"""Longer by this share, an iteration is "without significantly introducing latency on the original" (Wavelet)."""
+"""Share by which waves on other devices may make an iteration longer.
+
+The paper asks for waves "without significantly introducing latency on the original", without a number.
+"""
 
 GAIN = 0.05
 """Least gain of a second wave on the same devices, where it makes an iteration longer."""
@@ -39,15 +43,15 @@ class Wave:
     """One wave, and the cost of further waves.
 
     Attributes:
-        usage: of every device, over one iteration of one wave.
-        capacity_bytes: by device.
+        usage: memory and computation of every device over one iteration of one wave.
+        capacity_bytes: memory of each device, by device.
         ring: devices in the order in which a batch passes through them, if further waves run on other devices at
-            the same moments: wave k uses each device as the first wave uses the device k places before. () if
-            further waves run on the same devices, evenly spread over the iteration.
-        again_bytes: by device, memory that each further wave keeps for itself: with the second kind, its copy of
+            the same moments (model parallelism): wave k uses each device as the first wave uses the device k places
+            before. () if further waves run on the same devices, evenly spread over the iteration (data parallelism).
+        again_bytes: by device, bytes that each further wave needs all the time: in data parallelism, another copy of
             the weights.
-        sums_s: by number of waves, from one on: seconds of an iteration for which gradient sums keep the busiest
-            links busy.
+        sums_s: entry k is for k + 1 waves: seconds of an iteration for which gradient sums keep the busiest links
+            busy.
     """
 
     usage: Usage
@@ -58,19 +62,22 @@ class Wave:
 
     @property
     def most(self) -> int:
-        """Most waves: the devices in the ring (Wavelet, section 3.3.1), or two."""
+        """Maximum number of waves: as many as devices in the ring, or two.
+
+        Source: Wavelet, section 3.3.1.
+        """
         return len(self.ring) if self.ring else TICK_TOCK
 
     @property
     def stretch(self) -> float:
-        """Share by which an iteration may be longer.
+        """Share by which an iteration may be longer than with one wave.
 
-        On the same devices, a second wave then gains GAIN.
+        On the same devices, it is so large that two waves have at least the share GAIN more throughput than one.
         """
         return STRETCH if self.ring else TICK_TOCK / (1 + GAIN) - 1
 
     def held_bytes(self, device: int, waves: int) -> float:
-        """Peak memory of a device with this many waves, if none disturbs another."""
+        """Peak memory of a device in bytes with this many waves, if none delays another."""
         one = self.usage
         if self.ring:
             at = self.ring.index(device)
@@ -80,7 +87,10 @@ class Wave:
         return float(one.kept_bytes(device) + (waves - 1) * self.again_bytes.get(device, 0.0) + np.max(shifted))
 
     def compute_share(self, device: int, waves: int) -> float:
-        """Busy share of a device with this many waves in the iteration time of one wave."""
+        """Computation of a device with this many waves, per iteration time of one wave.
+
+        Above 1, the waves need more than the device has.
+        """
         if self.ring:
             at = self.ring.index(device)
             return sum(self.usage.compute_share(self.ring[at - r]) for r in range(waves))
@@ -104,7 +114,13 @@ class WaveRoom:
 
 @dataclass(frozen=True)
 class WaveTrial:
-    """A tried number of waves: its iteration (None: it does not run), and lengthening."""
+    """A number of waves that was tried.
+
+    Attributes:
+        waves: number of waves.
+        iteration_s: seconds of an iteration; None if so many waves do not run.
+        stretch: share by which an iteration is longer than with one wave; infinite if so many do not run.
+    """
 
     waves: int
     iteration_s: float | None
@@ -112,7 +128,7 @@ class WaveTrial:
 
 
 def room(wave: Wave) -> WaveRoom:
-    """The most waves for which memory, compute and network have room."""
+    """Largest number of waves for which memory, compute and network suffice."""
     for waves in range(2, wave.most + 1):
         limit, why = _short_of(wave, waves)
         if limit:
@@ -121,7 +137,10 @@ def room(wave: Wave) -> WaveRoom:
 
 
 def _short_of(wave: Wave, waves: int) -> tuple[str, str]:
-    """Missing resource for this many waves, and a sentence about it; otherwise empty."""
+    """Resource that is missing for this many waves, and a sentence about it.
+
+    Two empty texts if nothing is missing.
+    """
     held = {device: wave.held_bytes(device, waves) for device in wave.usage.held_bytes}
     device = max(held, key=lambda d: held[d] - wave.capacity_bytes[d], default=None)
     if device is not None and held[device] > wave.capacity_bytes[device]:
@@ -148,11 +167,14 @@ def decrease(
 
     Arguments:
         first: number of waves to begin with (`room`).
-        measure: function from a number of waves to the seconds of an iteration; None if they do not run.
+        measure: function from a number of waves to the seconds of an iteration; it returns None if so many do not run.
         stretch: share by which an iteration may be longer than with one wave.
 
     Returns:
-        the number of waves, 1 if no further wave is worth it; and all trials, one wave first.
+        The number of waves, 1 if no further wave is worth it; and all trials, one wave first.
+
+    Raises:
+        InputError: `first` is below 1, or a single wave does not run.
     """
     if first < 1:
         raise InputError("waves", str(first), ">= 1")
@@ -171,10 +193,13 @@ def decrease(
 
 
 def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
-    """One simulated wave of a `model_parallel` or `data_parallel` plan.
+    """Simulate one wave of a `model_parallel` or `data_parallel` plan.
+
+    Arguments:
+        plan: plan of the wave, as `launched_at_once` returns it.
 
     Raises:
-        InputError: a plan of another strategy, or with several microbatches where one wave has one.
+        InputError: the plan has another strategy, or it is a `model_parallel` plan with several microbatches.
     """
     trace, _ = predict(plan, profile)
     cluster = plan.group.cluster
@@ -209,7 +234,10 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
 
 
 def in_waves(plan: Plan, waves: int) -> Plan:
-    """A `model_parallel` or `data_parallel` plan in waves, each with the plan's batch."""
+    """A `model_parallel` or `data_parallel` plan in waves, each with the plan's batch.
+
+    The strategy becomes `waves` or `tick_tock`.
+    """
     if waves == 1:
         return plan
     many = replace(plan, batch_size=waves * plan.batch_size, predicted=None)
@@ -225,7 +253,10 @@ def in_waves(plan: Plan, waves: int) -> Plan:
 
 
 def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None]:
-    """Function for `decrease` that simulates iterations: Wavelet's second profiling."""
+    """Function for `decrease` that simulates an iteration with a number of waves.
+
+    The paper measures this in a second profiling run. The function returns None if the waves do not fit into memory.
+    """
 
     def measure(waves: int) -> float | None:
         many = in_waves(plan, waves)
@@ -238,6 +269,6 @@ def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None
 
 
 def insides_of(plan: Plan, profile: ModelProfile) -> Insides:
-    """Memory inside a plan's forwards and backwards."""
+    """Memory over time inside each stage's forward and backward."""
     outcome = played(plan, profile, repeats=1)
     return insides(outcome.costs, outcome.program)

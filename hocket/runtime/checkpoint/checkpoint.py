@@ -61,8 +61,8 @@ class Position:
         step: number of steps trained.
         samples: number of samples consumed from the data stream.
         job: name of the job.
-        plan_digest, profile_digest: digests of its plan and profile.
-        rule: kind of the update rule.
+        plan_digest, profile_digest: SHA-256 of the plan file's text, and of the profile that the plan was made with.
+        rule: kind of the update rule, such as "sync" (program/rule.py).
         weight_versions: number of updates in each stage's weights since the run began.
         dtype: compute dtype, such as "float32"; empty if unknown.
     """
@@ -85,8 +85,8 @@ class Manifest:
 
     Attributes:
         position: position of the run.
-        files: all files of tensors.
-        values: plain numbers of the state.
+        files: all safetensors files of the checkpoint.
+        values: entries of the state that are not tensors (numbers, texts, None), by name.
         sha256: hash of all other fields.
         format: version of the file format.
     """
@@ -121,7 +121,7 @@ class Manifest:
         """Read a checkpoint's manifest strictly.
 
         Raises:
-            InputError: there is no manifest, or it was changed.
+            InputError: the manifest is missing or cannot be parsed, or its hash does not match its content.
         """
         path = folder / MANIFEST
         manifest = read_as(cls, parse_json(read_bytes(path, _MAX_MANIFEST_BYTES), str(path)), str(path))
@@ -143,9 +143,15 @@ class Checkpoint:
         return self.manifest.position
 
     def load(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
-        """Load the state of wanted names, with tensors on the CPU.
+        """Load the wanted entries by name, with tensors on the CPU.
 
         The checkpoint may have been written under any plan.
+
+        Arguments:
+            wanted: returns True for the name of an entry to load.
+
+        Raises:
+            InputError: the stored shapes of a tensor are inconsistent.
         """
         reader = TensorReader([self.path / stored.name for stored in self.manifest.files])
         state: dict[str, Any] = {name: reader.like(name) for name in sorted(reader.pieces) if wanted(name)}
@@ -159,12 +165,15 @@ class Checkpoint:
 
 
 def folder_name(step: int) -> str:
-    """Return the name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder, such as "step-00000012"."""
     return f"step-{step:08d}"
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the checkpoints in a folder, damaged or not, by step."""
+    """Return the names of the checkpoint folders (step-...), sorted by step.
+
+    Damaged checkpoints are included until they are renamed to `NAME.damaged`.
+    """
     names = [path.name for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
     return sorted(names, key=step_of)
 
@@ -184,23 +193,25 @@ def save(
 ) -> Path:
     """Write one checkpoint.
 
-    Every worker calls this with the part of the state that it holds.
+    This is a collective call of all workers. Each worker passes the part of the state that it holds.
 
     Arguments:
         folder: folder of all checkpoints, visible to all workers.
         position: step and position in the data.
-        state: tensors that this worker holds, by name.
-        board: exchange of values among the workers.
+        state: tensors and plain values (numbers, texts, None) that this worker holds, by name. If several workers hold
+            the same name, the lowest rank writes it.
+        board: exchange of JSON values among the workers.
         keep: number of newest checkpoints to keep. Older ones are removed after the new one is complete. An older
             checkpoint is verified first; if it is damaged, it is renamed and kept.
-        wholes: whole shapes of tensors that `state` has in parts. Parts are named as in dcp_storage.py.
+        wholes: shapes of whole tensors of which `state` holds only a shard, by the whole tensor's name. The name of a
+            shard ends in its offsets: `NAME@0,128` (dcp_storage.py).
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        InputError: it could not be written (disk full, no permission). Every worker raises the same error. Existing
-            checkpoints are unchanged.
+        InputError: the checkpoint could not be written (disk full, no permission). Every worker raises the same error.
+            Existing checkpoints are unchanged.
     """
     final = folder / folder_name(position.step)
     part = folder / f".{final.name}.part"
@@ -227,13 +238,13 @@ def save(
 
 
 def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Find the newest undamaged checkpoint.
+    """Find the newest undamaged checkpoint; None if there is none.
 
-    Every worker calls this and gets the same checkpoint.
+    This is a collective call of all workers. All get the same checkpoint.
 
     Arguments:
         folder: folder of all checkpoints.
-        board: exchange of values among the workers.
+        board: exchange of JSON values among the workers.
         warn: called on every worker with a message for each newer checkpoint that is damaged.
     """
     for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:
@@ -247,10 +258,12 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
 
 
 def verify(path: Path, rank: int = 0, workers: int = 1) -> Manifest:
-    """Check a checkpoint's files against its manifest; each worker checks its share.
+    """Check sizes and hashes of a checkpoint's files; return its manifest.
+
+    Each worker checks every `workers`-th file, beginning with file `rank`. By default all files are checked.
 
     Raises:
-        InputError: a file is missing or was changed.
+        InputError: the manifest or a file is missing or was changed.
     """
     manifest = Manifest.read(path)
     for stored in manifest.files[rank::workers]:
@@ -278,7 +291,7 @@ def _problem_of(path: Path, rank: int = 0, workers: int = 1) -> str:
 
 
 def _prepare(folder: Path, part: Path) -> str:
-    """Create an empty folder to write into, and remove the remains of a crash.
+    """Create the empty folder `part`, and remove what a crash left in `folder`.
 
     Returns:
         Description of the problem; empty if there is none.
@@ -294,7 +307,16 @@ def _prepare(folder: Path, part: Path) -> str:
 
 
 def _write(part: Path, own: State, rank: int, wholes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Write one worker's share; return the facts for the other workers."""
+    """Write one worker's tensors to a file in the folder `part`.
+
+    Arguments:
+        own: entries that this worker writes, by name.
+        wholes: see `save`.
+
+    Returns:
+        JSON data for the other workers. `file` is the written file as data, or None without tensors. `values` has the
+        entries that are not tensors. `problem` is an error text, empty without an error.
+    """
     tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
     odd = next((name for name, value in values.items() if not isinstance(value, int | float | str | None)), None)
@@ -320,7 +342,7 @@ def _failures(error: CheckpointException) -> str:
 
 
 def _commit(part: Path, final: Path, manifest: Manifest) -> str:
-    """Write the manifest and rename the folder.
+    """Write the manifest into the folder `part`, and rename the folder to `final`.
 
     Returns:
         Description of the problem; empty if there is none.
@@ -341,9 +363,10 @@ def _commit(part: Path, final: Path, manifest: Manifest) -> str:
 
 
 def damaged_path(path: Path) -> Path:
-    """Return a free name for a damaged checkpoint.
+    """Return an unused path to which a damaged checkpoint can be renamed.
 
-    No run counts, replaces or deletes a checkpoint with such a name.
+    The path is `NAME.damaged`, or `NAME.damaged-N` if that exists. No run counts, replaces or deletes a checkpoint
+    with such a name.
     """
     names = (f"{path.name}.damaged" + (f"-{number}" if number else "") for number in count())
     return next(one for one in map(path.with_name, names) if not one.exists())
@@ -352,7 +375,8 @@ def damaged_path(path: Path) -> Path:
 def _forget(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints.
 
-    A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint.
+    A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint. A checkpoint
+    that is damaged already is renamed (see `damaged_path`) and kept.
     """
     for path in (folder / name for name in names_in(folder)[:-keep]):
         damaged = bool(_problem_of(path))
@@ -373,9 +397,10 @@ def _raise_first(folder: Path, problems: list[str]) -> None:
 
 @contextmanager
 def _dcp() -> Iterator[None]:
-    """Use DCP without its own collectives, which pickle data.
+    """Context for calls of DCP with `no_dist=True`: no gradients, no warning.
 
-    DCP's warning that it works for this process only is hidden, because that is intended.
+    DCP's collectives pickle data, so they are not used. DCP then warns that it works for this process only; that is
+    intended, so the warning is hidden.
     """
     with unwarned("torch.distributed is disabled, unavailable or uninitialized"), torch.no_grad():
         yield

@@ -58,7 +58,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A written file, for the manifest."""
+    """Name, size in bytes and SHA-256 of a written file, for the manifest."""
 
     name: str
     size_bytes: int
@@ -70,8 +70,9 @@ class StoredTensor:
     """A tensor, or a part of one, inside a file.
 
     Attributes:
-        start: position of its data in the file, in bytes.
-        offsets: position of the part in the whole tensor.
+        path: the file.
+        start: byte in the file at which the data begin.
+        offsets: index of the part's first element in the whole tensor, by dimension.
         shape: shape of the part.
         whole: shape of the whole tensor.
     """
@@ -97,10 +98,10 @@ class StoredTensor:
 
 
 class TensorWriter(StorageWriter):
-    """Writes this worker's tensors to one file, fsynced.
+    """Writes this worker's tensors to one file, and fsyncs the file.
 
     Attributes:
-        stored: the file, once written.
+        stored: name, size and hash of the file; None until it is written.
     """
 
     def __init__(self, path: Path, wholes: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -108,7 +109,8 @@ class TensorWriter(StorageWriter):
 
         Arguments:
             path: the file.
-            wholes: whole shapes of tensors that are given in parts, under names as in the file.
+            wholes: shapes of whole tensors of which only a part is written, by the whole tensor's name. The part is
+                passed to DCP under a name with offsets, `NAME@0,128`.
         """
         self._path, self._wholes = path, wholes or {}
         self.stored: StoredFile | None = None
@@ -132,6 +134,7 @@ class TensorWriter(StorageWriter):
 
         Raises:
             OSError: disk full, or no permission.
+            InputError: the format has no name for a tensor's dtype.
         """
         items = sorted(plan.items, key=lambda item: _key(item))
         header, end = _header(items, self._wholes)
@@ -160,7 +163,11 @@ class TensorWriter(StorageWriter):
 
 
 class TensorReader(StorageReader):
-    """Reads tensors, or the parts of them that this worker needs, from files."""
+    """Reads tensors, or the parts of them that this worker needs, from files.
+
+    Attributes:
+        pieces: stored parts of each tensor, by the tensor's name.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Read the headers.
@@ -202,7 +209,7 @@ class TensorReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Copy each planned box of elements to its target tensor."""
+        """Copy each planned slice of a stored tensor to its target tensor."""
         for item in plan.items:
             index: MetadataIndex = item.storage_index
             offsets = tuple(index.offset) if index.offset is not None else None
@@ -234,7 +241,11 @@ def _key(item: WriteItem) -> str:
 
 
 def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> tuple[bytes, int]:
-    """Return the JSON header, and the bytes of data that follow it."""
+    """Return the JSON header, and the size in bytes of the data that follow it.
+
+    Arguments:
+        given: shapes of whole tensors, see `TensorWriter`.
+    """
     entries: dict[str, Any] = {}
     wholes: dict[str, str] = {}
     at = 0
@@ -266,10 +277,10 @@ def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[bytes 
 
 
 def read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
-    """Yield the tensors of one file, by name.
+    """Yield name and place of each tensor in one file.
 
     Raises:
-        InputError: no such file, or its header is inconsistent with it.
+        InputError: there is no such file, or its header is inconsistent with its size.
     """
     try:
         size = path.stat().st_size

@@ -32,13 +32,14 @@ _claimed: dict[tuple[int, int], object] = {}
 
 @contextmanager
 def claimed(folder: str | Path | None, board: "KVExchange") -> Iterator[None]:
-    """Create a folder and lock it, so that only this run writes into it.
+    """Create a folder and lock it inside this context.
 
-    Every worker calls this.
+    Only this run then writes into the folder. Every worker calls this. If the file system has no locks, the folder is
+    used without a lock.
 
     Arguments:
         folder: None if nothing is written.
-        board: exchange of values among the workers.
+        board: exchange of JSON values among the workers.
 
     Raises:
         InputError: another run has the lock, or the folder cannot be created. Every worker raises the same error.
@@ -62,7 +63,7 @@ def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
 
     Returns:
         A function that releases the lock (None without a lock), and the texts of an error: found, expected, next step
-        (empty without an error).
+        (empty without an error). Both are empty if the file system has no locks.
     """
     claim = object()
     try:
@@ -100,7 +101,7 @@ def _taken(holder: str) -> list[str]:
 
 
 def _release(claim: object, handle: int) -> None:
-    """Close the file, which ends the lock, and remove the folder from the list."""
+    """Close the lock file, which ends the lock, and remove the folder from `_claimed`."""
     os.close(handle)
     _forget(claim)
 

@@ -46,6 +46,7 @@ class CheckpointManager:
         """Keep the checkpoints of a run in a folder.
 
         Arguments:
+            board: exchange of JSON values among the workers.
             resumes: see `Options.resume`.
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
@@ -56,11 +57,18 @@ class CheckpointManager:
         self.path: Path | None = None
 
     def resume(self, engine: Worker, speak: Report) -> int:
-        """Load the newest undamaged checkpoint if requested; return the first step.
+        """Load the newest undamaged checkpoint, if a resume was requested.
+
+        Arguments:
+            speak: called with messages for the user, as events of kind "note" (training/worker/monitor/collector.py).
+
+        Returns:
+            Number of steps that are trained already; 0 if nothing was loaded.
 
         Raises:
-            InputError: the checkpoint is of another job, model or optimizer; or there are checkpoints and no resume was
-                requested; or a required checkpoint is missing; or all checkpoints are damaged.
+            InputError: the checkpoint is of another job, model or optimizer; or the batch size does not divide its
+                samples; or there are checkpoints and no resume was requested; or a resume was required and there is no
+                checkpoint; or all checkpoints are damaged.
         """
         layout = engine.layout
         found = self._found(layout.plan_digest, speak)
@@ -79,7 +87,8 @@ class CheckpointManager:
 
         Arguments:
             step: number of steps trained at the segment's end.
-            periods: number of periods of the segment.
+            periods: number of repetitions of the program's period in the segment.
+            speak: see `resume`.
 
         Returns:
             The checkpoint's folder. None if weights or optimizer state are nan or infinite and the run continues with
@@ -145,10 +154,13 @@ class CheckpointManager:
 
 
 def set_aside(found: Checkpoint, board: KVExchange) -> None:
-    """Rename damaged checkpoints to `NAME.damaged`.
+    """Rename the damaged checkpoints to `NAME.damaged`.
 
-    These are the checkpoints that are newer than the newest undamaged one. After the renaming they do not count as
-    checkpoints to keep, and no run deletes or replaces them. Every worker calls this.
+    After the renaming they do not count as checkpoints to keep, and no run deletes or replaces them. Every worker
+    calls this.
+
+    Arguments:
+        found: the newest undamaged checkpoint. All newer checkpoints are damaged.
 
     Raises:
         InputError: a checkpoint cannot be renamed. Every worker raises the same error.
@@ -169,7 +181,8 @@ def set_aside(found: Checkpoint, board: KVExchange) -> None:
 def _none_whole(folder: Path, damaged: list[str]) -> InputError:
     """Build the error for a folder without an undamaged checkpoint.
 
-    The folder is unchanged.
+    Arguments:
+        damaged: message on each damaged checkpoint; empty if the folder has no checkpoint.
     """
     if not damaged:
         return no_checkpoint(folder)
@@ -178,7 +191,17 @@ def _none_whole(folder: Path, damaged: list[str]) -> InputError:
 
 
 def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> None:
-    """Refuse the state of another optimizer, or of other parameter groups."""
+    """Require optimizer state with the keys that the job's optimizer keeps.
+
+    A parameter without optimizer state is accepted.
+
+    Arguments:
+        path: the checkpoint, for the error.
+        parts: parameters of this worker that are rows of a whole parameter, by name.
+
+    Raises:
+        InputError: the state of another optimizer, or of other parameter groups.
+    """
     wanted = kept_keys(job)
     for name, entries in state["optimizer"].items():
         kept, own = (
@@ -205,9 +228,9 @@ def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
 
 
 def _versions(position: Position, stages: int) -> tuple[int, ...]:
-    """Return the number of updates in each stage's weights.
+    """Return the number of updates in the weights of each of this plan's stages.
 
-    If the checkpoint's plan had another number of stages, the minimum over its stages is used.
+    If the checkpoint's plan had another number of stages, all stages get the minimum over the checkpoint's stages.
     """
     if len(position.weight_versions) == stages:
         return position.weight_versions
@@ -215,15 +238,18 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
 
 
 def job_name(job: Job) -> str:
-    """Return the name of a job in its checkpoints."""
+    """Return the job's name in checkpoints: its own, or the name of its model's class."""
     return job.name or type(job.model).__name__
 
 
 def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
-    """Describe the entries of a checkpoint that have nan or infinite elements.
+    """Describe the entries of a state that have nan or infinite elements, at most 100.
 
-    Entries that are not finite in the job's own model (such as a mask) are ignored, and infinite elements of optimizer
-    state.
+    Entries that have such elements in the job's own model too (such as a mask) are ignored. Optimizer state with
+    infinite elements but no nan is ignored as well.
+
+    Arguments:
+        state: entries by checkpoint name.
     """
     own = {f"model.{name}": tensor for name, tensor in job.model.state_dict().items()}
     found = []
@@ -242,10 +268,15 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
 def flat(
     state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Return an engine's state under checkpoint names, and shapes of sharded tensors.
+    """Convert an engine's state to checkpoint entries.
 
     Arguments:
-        parts: parameters that are rows of a whole parameter. Optimizer state of the same shape is sharded like them.
+        state: weights, buffers and optimizer state, see `Worker.state`.
+        parts: parameters that are rows of a whole parameter, by name. Optimizer state of such a parameter's shape
+            consists of the same rows.
+
+    Returns:
+        Entries by checkpoint name, and the whole shapes of tensors that are given in rows, by the whole tensor's name.
     """
     found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
     wholes: dict[str, tuple[int, ...]] = {}
@@ -264,7 +295,12 @@ def flat(
 
 
 def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Callable[[str], bool]:
-    """Return a predicate for the checkpoint names in a worker's state."""
+    """Return a predicate: True for the name of a checkpoint entry that a worker needs.
+
+    Arguments:
+        held: the worker's weights and buffers as meta tensors, see `Worker.described`.
+        parts: parameters that are rows of a whole parameter, by name.
+    """
     weights = {parts[name].name if name in parts else name for name in held["weights"]}
     model = {f"model.{name}" for name in (*weights, *held["buffers"])}
     optimizer = {f"optimizer.{name}" for name in weights}
@@ -272,9 +308,15 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Calla
 
 
 def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> dict[str, Any]:
-    """Rename a checkpoint's entries to the names of this worker's parts.
+    """Cut whole parameters of a checkpoint to the rows that this worker holds.
 
-    Whole weights are cut to the rows that this worker holds.
+    Arguments:
+        found: entries by checkpoint name.
+        held: the worker's weights as meta tensors, see `Worker.described`.
+        parts: parameters that are rows of a whole parameter, by name.
+
+    Returns:
+        The entries, with the names of the rows in place of the whole parameter's name. Optimizer state is cut as well.
     """
     out = dict(found)
     for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
@@ -294,13 +336,14 @@ def _weight_of(key: str) -> str:
 
 
 def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a checkpoint's entries to an engine's state, and check them.
+    """Convert checkpoint entries to an engine's state; check weights and buffers.
 
     Arguments:
-        held: the engine's state, as meta tensors.
+        found: entries by checkpoint name.
+        held: the engine's weights and buffers as meta tensors, to check shapes and dtypes.
 
     Raises:
-        InputError: a tensor is missing or has another shape or dtype.
+        InputError: a weight or buffer is missing, or has another shape or dtype.
     """
     state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
     for part in ("weights", "buffers"):

@@ -1,7 +1,7 @@
 """Compute lanes of one device beyond the first, and their exchange of values.
 
-Waves run in these lanes, each in its own thread. The lane that writes a value gives it, and the lane that reads it
-takes it. A lane that comes first waits. If a lane fails, all other lanes end with its exception. On a GPU, a thread
+Waves (program/rule.py) run in these lanes, each in its own thread. The lane that writes a value publishes it, and the
+lane that reads it waits for it. If a lane fails, all other lanes end with its exception. On a GPU, a thread
 only enqueues kernels into its lane's stream; events order the streams.
 """
 
@@ -17,7 +17,7 @@ from hocket.program.instruction import Value
 class Exchange:
     """Exchange between the compute lanes of one device.
 
-    It passes values, and the decisions of the first lane.
+    It passes values, and the first lane's decisions whether another period follows.
 
     Attributes:
         failure: first exception of any lane.
@@ -31,13 +31,17 @@ class Exchange:
         self._answers: list[SimpleQueue[bool | None]] = [SimpleQueue() for _ in range(lanes)]
 
     def give(self, value: Value, thing: Any) -> None:
-        """Publish a value."""
+        """Publish a value for the lane that reads it.
+
+        Arguments:
+            thing: the engine's object for the value (stage/device.py).
+        """
         with self._changed:
             self._values[value] = thing
             self._changed.notify_all()
 
     def take(self, value: Value) -> Any:
-        """Wait for a value of another lane and remove it.
+        """Wait for a value of another lane, remove it from the exchange and return it.
 
         Raises:
             BaseException: the exception of a lane that failed.
@@ -50,15 +54,21 @@ class Exchange:
             return self._values.pop(value)
 
     def look_again(self) -> None:
-        """Note that a transfer has begun; waiting lanes check again."""
+        """Do nothing: compute lanes do not wait here for transfers (see SharedValues)."""
 
     def answer(self, goes_on: bool) -> None:
-        """Publish whether another period follows the announced ones."""
+        """Tell every additional lane whether one more period follows."""
         for answers in self._answers:
             answers.put(goes_on)
 
     def goes_on(self, lane: int) -> bool:
-        """Wait for the next answer for one lane; False after a failure."""
+        """Wait for the next `answer`; True if one more period follows.
+
+        It is False after a failure.
+
+        Arguments:
+            lane: number of the waiting lane, from 0, without the first compute lane.
+        """
         return bool(self._answers[lane].get())
 
     def fail(self, error: BaseException) -> None:
@@ -83,7 +93,12 @@ class Lanes:
     """Threads of the lanes in addition to the first compute lane."""
 
     def __init__(self, exchange: Exchange, works: Sequence[Callable[[int], None]], name: str) -> None:
-        """Start the threads; each receives its number."""
+        """Start one thread for each function.
+
+        Arguments:
+            works: functions, called with their index in `works`.
+            name: beginning of the threads' names.
+        """
         self._exchange = exchange
         self._threads = [
             threading.Thread(target=self._run, args=(work, k), name=f"{name} wave {k + 1}", daemon=True)

@@ -68,12 +68,14 @@ class Worker:
         This is a collective call of all ranks of the default process group.
 
         Arguments:
+            observer: receives reports, and decides whether a segment continues; by default it always continues.
             clock: current time in seconds, to record every instruction; None to record nothing.
             shared_memory: True to send messages between CPU workers of one machine through shared memory.
             memory, guard: see Device.
 
         Raises:
             InputError: the number of workers differs from the number of devices in the plan.
+            RefusedError: the program sends from host memory to host memory, and the devices are GPUs.
             MemoryExceeded: the weights do not fit.
         """
         program, layout, division = executable.program, executable.layout, executable.division
@@ -115,8 +117,8 @@ class Worker:
             repeats: maximum number of periods; the observer may end the segment earlier.
             position: number of samples trained on before this segment.
 
-            Raises:
-                PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
+        Raises:
+            PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
         """
         store = self.device.start(position)
         self._recorder.begin()
@@ -145,19 +147,20 @@ class Worker:
         return segment.periods
 
     def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
-        """Return the context of a compute lane's work: its CUDA stream.
+        """Return the context that makes a compute lane's CUDA stream current.
 
-        Autograd accumulates gradients in the stream in which a parameter was first used.
+        The first compute lane uses the default stream. Autograd accumulates gradients in the stream in which a
+        parameter was first used.
         """
         return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
 
     # -- between segments
 
     def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
-        """Return whole weights, buffers and optimizer state of this device, by name.
+        """Return unsharded weights, buffers and optimizer state of this device's stages.
 
-        Names are global; see ModelState.state. For ranks of a tensor-parallel group, and for replicas with sharded
-        steps, this is a collective call. By default every rank gets all tensors.
+        The form is that of ModelState.state, with global names. For ranks of a tensor-parallel group, and for replicas
+        with sharded steps, this is a collective call. By default every rank gets all tensors.
 
         Arguments:
             to_save: True if only the first rank of a tensor-parallel group gets the divided tensors, on the CPU. The
@@ -180,9 +183,9 @@ class Worker:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 
     def described(self) -> dict[str, dict[str, Tensor]]:
-        """Return weights and buffers as meta tensors, in the form of `state`.
+        """Return unsharded weights and buffers as meta tensors, in the form of `state`.
 
-        It does not communicate.
+        The optimizer state is left empty. It does not communicate.
         """
         found: dict[str, dict[str, Any]] = {
             "weights": self.device.model.described(),
@@ -196,7 +199,7 @@ class Worker:
 
     @property
     def _gathers(self) -> dict[int, Gather]:
-        """Gather function of each stage of this device with sharded steps."""
+        """All-gather over the replicas, for each stage of this device with sharded steps."""
         return {s: partial(self._groups.parts, lane) for s, lane in self._lane_table.gathers.items()}
 
     def close(self) -> None:
@@ -204,22 +207,28 @@ class Worker:
         self._groups.close()
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load a state of whole tensors; entries of other devices are ignored."""
+        """Load unsharded weights, buffers and optimizer state, in the form of `state`.
+
+        Entries of other devices are ignored.
+        """
         self.device.model.load(state if self._division is None else self._division.part(state))
 
     @property
     def sent_bytes(self) -> dict[int, int]:
-        """Bytes of messages sent by this worker so far, by device or group of destination."""
+        """Bytes of messages sent by this worker so far, by destination device.
+
+        With tensor parallelism, a device of the program is a tensor-parallel group.
+        """
         return dict(self._groups.sent_bytes)
 
     @property
     def carried_bytes(self) -> dict[Kind, int]:
-        """Bytes of this worker's inputs to collectives so far, by kind."""
+        """Bytes of this worker's inputs to the program's collectives so far, by kind."""
         return dict(self._groups.carried_bytes)
 
     @property
     def records(self) -> list[InstructionRecord]:
-        """Instructions of the last segment in any order, if recorded.
+        """Instructions of the last segment in any order; empty without a clock.
 
         A transfer begins when it is posted. A receive ends when the compute lane takes its value, so the end of the
         send is more exact.
@@ -228,13 +237,13 @@ class Worker:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Peak bytes of tensors on this device, while observed (recorder.py)."""
+        """Peak bytes of tensors on this device (progress/peak_memory.py)."""
         return self._recorder.memory.peak_bytes
 
     @property
     def memory_course(self) -> list[tuple[float, float]]:
-        """Memory of this device while observed, as (seconds, bytes).
+        """Memory of this device while observed, as (seconds, bytes), in order of time.
 
-        Only if events are recorded (recorder.py).
+        It is empty without a clock. See progress/peak_memory.py.
         """
         return sorted(self._recorder.memory.course)  # waves record from several threads

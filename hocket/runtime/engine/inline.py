@@ -50,16 +50,16 @@ def run_inline(
     devices: dict[int, Device] | None = None,
     guards: Mapping[int, Guard] | None = None,
 ) -> Result:
-    """Run prologue, `repeats` periods and epilogue.
+    """Run prologue, `repeats` periods and epilogue of all devices in this process.
 
     Arguments:
         position: number of samples trained on in earlier segments.
-        devices: devices of an earlier result, to continue from their weights.
-        guards: guards of new devices, by number.
+        devices: devices of an earlier result, to continue from their weights; by default new devices are created.
+        guards: nan guards of new devices, by device number.
 
-        Raises:
-            ProgramError: no instruction can start (the error names what each lane waits for), or a value is written
-                twice or freed before it is present.
+    Raises:
+        ProgramError: no instruction can start (the error names what each lane waits for), or a value is written twice
+            or freed before it is present, or values are left or missing after the epilogue.
     """
     losses: list[tuple[int, float, float]] = []
 
@@ -81,7 +81,10 @@ def run_inline(
 
 
 def _gathers(devices: Mapping[int, Device], program: Program, device: int) -> dict[int, Gather]:
-    """Return a gather function for each stage of a device with sharded weights."""
+    """Return an all-gather for each ZeRO-3 stage of a device, by stage.
+
+    It takes this device's shard of a flat tensor and returns the shards of all replicas.
+    """
 
     def gather(stage: int, part: Tensor) -> list[Tensor]:
         own = devices[device].stages[stage].weights.newest.parts
@@ -93,17 +96,28 @@ def _gathers(devices: Mapping[int, Device], program: Program, device: int) -> di
 
 
 class Interpreter:
-    """Interprets the lanes of all devices by the rules of hocket/program/order.py."""
+    """Interprets the lanes of all devices by the rules of hocket/program/order.py.
+
+    Attributes:
+        lanes: instructions of each lane, in order.
+        next: index of the next instruction of each lane.
+        stores: present values of each device.
+        room: number of messages that each lane with a receive window may still post.
+    """
 
     def __init__(self, program: Program, devices: dict[int, Device], repeats: int, position: int) -> None:
         self.program, self.devices, self.repeats = program, devices, repeats
         self.lanes = program.unrolled(repeats)
         self.next: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.stores: dict[int, dict[Value, Any]] = {d: device.start(position) for d, device in devices.items()}
-        self.room = windows(program)  # number of receives that may still be posted, by receive lane
+        self.room = windows(program)
 
     def run(self) -> None:
-        """Run all lanes to their ends."""
+        """Run all lanes to their ends.
+
+        Raises:
+            ProgramError: see `run_inline`.
+        """
         while any(self._head(lane) for lane in self.lanes):
             moved = False
             for lane in self.lanes:
@@ -130,9 +144,9 @@ class Interpreter:
         return [value for value in instruction.reads if value not in store]
 
     def _start(self, lane: Lane, instruction: Instruction) -> bool:
-        """Run an instruction if it may start (rule 1).
+        """Run an instruction if it may start; True if it ran (order.py, rule 1).
 
-        Transfers run with their partners (rules 3 and 4).
+        Transfers run together with their counterparts on other devices (order.py, rules 3 and 4).
         """
         if self._missing(instruction):
             return False
@@ -233,9 +247,12 @@ def _partners(instruction: Instruction) -> str:
 
 
 def add_up(parts: Sequence[Bucket | Squares]) -> None:
-    """Replace flat tensors (or squares) of several devices by their sums.
+    """All-reduce: set each flat tensor of every device to the sum over the devices.
 
     The summands are added in the order of the devices.
+
+    Arguments:
+        parts: the bucket, or the sum of squares, of each device.
     """
     with torch.no_grad():
         for flats in zip(*(part.flats for part in parts), strict=True):
@@ -247,9 +264,12 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
 
 
 def scatter_sums(buckets: Sequence[Bucket]) -> None:
-    """Reduce-scatter: replace each device's part of its flat tensors by its sum.
+    """Reduce-scatter: set each device's shard to its slice of the sum over devices.
 
     The summands are added in the order of the devices.
+
+    Arguments:
+        buckets: the bucket of each device; `parts` are the shards of `flats`.
     """
     with torch.no_grad():
         for flats, parts in _side_by_side(buckets):
@@ -261,9 +281,12 @@ def scatter_sums(buckets: Sequence[Bucket]) -> None:
 
 
 def gather_parts(slots: Sequence[WeightSlot]) -> None:
-    """All-gather: replace each device's flat tensors by the parts of all devices.
+    """All-gather: fill each device's flat tensors with the shards of all devices.
 
-    Parts are in the order of the devices.
+    The shards are in the order of the devices.
+
+    Arguments:
+        slots: the weight slot of each device; `parts` are the shards of `flats`.
     """
     with torch.no_grad():
         for flats, parts in _side_by_side(slots):
@@ -273,7 +296,7 @@ def gather_parts(slots: Sequence[WeightSlot]) -> None:
 
 
 def _side_by_side(things: Sequence[Bucket | WeightSlot]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """Yield each flat tensor of all devices, with the part of each device."""
+    """Yield (flat tensor on each device, shard of each device), for each flat tensor."""
     flats, parts = (zip(*(getattr(thing, name) for thing in things), strict=True) for name in ("flats", "parts"))
     return zip(flats, parts, strict=True)
 

@@ -1,7 +1,7 @@
 """Execution of one instruction of a compute lane or a swap lane.
 
-The inputs of an instruction come from the lane's own store, from another lane of the device, or from a transfer. Its
-outputs for other lanes are handed over as soon as they are computed. device.py defines the meaning of an instruction,
+The inputs of an instruction come from the lane's own store, from another lane of the device, or from a transfer.
+Outputs for other lanes are handed over as soon as they are computed. device.py defines the meaning of an instruction,
 and the lane (segment.py) decides when it runs.
 """
 
@@ -29,7 +29,7 @@ class Execution:
         device: device of the worker.
         transfers: transfers of the segment.
         exchange: exchange between the device's lanes; a `SharedValues` if compute and swap lanes share values.
-        handover: streams of the device's lanes.
+        handover: passes values between the CUDA streams of the device's lanes.
         recorder: recorder of the worker.
     """
 
@@ -47,25 +47,25 @@ class Execution:
     def gather(self, instruction: Instruction, store: dict[Value, Any]) -> None:
         """Wait for the missing inputs of an instruction; put them into the lane's store.
 
-        Values of other waves are taken first. A wave's all-reduces begin after those of the wave before it, and the
-        values of that wave's step signal their begin.
+        Values of other waves are taken first. They signal that the all-reduces of the previous wave have begun, and
+        only then the all-reduces of this wave may begin.
         """
         absent = [value for value in instruction.reads if value not in store]
         for value in sorted(absent, key=lambda one: one.what not in _BETWEEN_WAVES):
             store[value] = self._taken(value)
 
     def _taken(self, value: Value) -> Any:
-        """Wait for a value that another lane writes."""
+        """Wait for a value that another lane writes, and return it."""
         if value.what in _BETWEEN_WAVES:
             return self.handover.taken(self.exchange.take(value))
         return self.device.came(value, self.transfers.take(value))
 
     def borrow(self, shelf: SharedValues, instruction: Instruction, waits: bool = False) -> dict[Value, Any]:
-        """Return the inputs of an instruction, if lanes share their values.
+        """Take the inputs of an instruction from the store that lanes share.
 
         Arguments:
-            shelf: the shared values.
-            waits: True to wait also for the kernels that compute the inputs.
+            shelf: the shared store; the call waits until it has all inputs.
+            waits: True to wait also until the GPU kernels that compute the inputs have finished.
         """
         store, events = shelf.borrow(
             instruction,
@@ -84,6 +84,9 @@ class Execution:
         Arguments:
             routes: (position in `writes`, lane) of the outputs for other lanes.
             begun: number of instructions of the first compute lane so far, including this one; 0 in other lanes.
+
+        Raises:
+            PeerLost: a collective of the tensor-parallel group failed.
         """
         start_s = self.recorder.start()
         early: set[Value] = set()
@@ -109,9 +112,10 @@ class Execution:
             )
 
     def _hand_on(self, instruction: Instruction, routes: Routes, store: dict[Value, Any], early: set[Value]) -> None:
-        """Give other lanes the values that they read.
+        """Give other lanes the outputs that they read.
 
-        Values in `early` were given while the instruction ran.
+        Arguments:
+            early: outputs that were given already while the instruction ran.
         """
         for position, lane in routes:
             value = instruction.writes[position]
@@ -126,9 +130,10 @@ class Execution:
             del thing  # otherwise it would outlive its send
 
     def _publisher(self, instruction: Instruction, routes: Routes, early: set[Value]) -> Callable[[Value, Any], None]:
-        """Return a function that hands a gradient bucket to its all-reduce (rule 2).
+        """Return a function that hands a gradient bucket to its all-reduce.
 
-        The backward calls it for each bucket as soon as the bucket is complete.
+        The backward calls it for each bucket as soon as the bucket is complete (hocket/program/order.py, rule 2). The
+        function adds the bucket's name to `early`.
         """
         lane_of = {instruction.writes[position]: lane for position, lane in routes}
 

@@ -30,10 +30,10 @@ Moves = tuple[tuple[Value, int], ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """One instruction of a lane, and the destinations of its values.
+    """One instruction of a lane, and the lanes that read its outputs.
 
     Attributes:
-        routes: (position in `writes`, lane that reads the value).
+        routes: (position in `writes`, lane that reads the value), for outputs that another lane reads.
         stride: increase of the instruction's index per period.
         reads, writes, frees: values, each with the increase of its index per period.
     """
@@ -47,16 +47,16 @@ class Entry:
 
     @classmethod
     def of(cls, program: Program, instruction: Instruction, routes: tuple[tuple[int, str], ...]) -> "Entry":
-        """Build an entry; the increases per period are computed from the program, once."""
+        """Build an entry; the increases per period are computed here from the program."""
         i, one = instruction, program.shifted(instruction, 1)
         pairs = ((i.reads, one.reads), (i.writes, one.writes), (i.frees, one.frees))
         moves = (tuple((a, b.index - a.index) for a, b in zip(old, new, strict=True)) for old, new in pairs)
         return cls(i, routes, one.index - i.index, *moves)
 
     def at(self, repeats: int) -> Instruction:
-        """Return the instruction in a later period, like `program.shifted`.
+        """Return the instruction as it is after `repeats` periods.
 
-        It is several times as fast, because it runs for every instruction.
+        The result is that of `Program.shifted`, but several times as fast: it is built for every executed instruction.
         """
         i = self.instruction
         return Instruction(
@@ -78,13 +78,13 @@ LaneParts = Mapping[str, tuple[Entry, ...]]
 
 
 def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
-    """Build every lane of a device: its prologue, period and epilogue as entries.
+    """Build prologue, period and epilogue of every lane of a device, by lane name.
 
-    Swap lanes and the first compute lane share their values, so they hand nothing over.
+    Swap lanes and the first compute lane share one store, so there are no routes between them.
 
     Raises:
-        ProgramError: two lanes read a value (lanes that share values count as one), or a lane other than compute reads
-            it twice. The last use of such a value would be unknown.
+        ProgramError: two lanes read a value (lanes that share a store count as one), or a lane other than compute
+            reads it twice. The last use of such a value would be unknown.
     """
     readers = _readers(program, device)
     names = [lane for d, lane in program.lanes if d == device]
@@ -106,9 +106,9 @@ class LaneTable:
         swaps: names of the swap lanes.
         waves: names of the compute lanes in addition to the first.
         transfers: all other lanes, with their parts.
-        windows: receive window of each receive lane.
+        windows: receive window of each lane that has one: maximum number of posted messages that are not consumed.
         ends: positions of the first compute lane at which sends must be complete.
-        gathers: lane that gathers the weights, for each of this device's stages with sharded weights.
+        gathers: lane that gathers the weights, for each of this device's stages with sharded steps, by stage.
     """
 
     def __init__(self, program: Program, device: int) -> None:
@@ -128,7 +128,7 @@ class LaneTable:
 
 
 def _readers(program: Program, device: int) -> dict[Value, str]:
-    """Find the lane that reads each value, in a run that is long enough."""
+    """Find the lane that reads each value, in an unrolled run of `_span` periods."""
     found: dict[Value, str] = {}
     for lane, _, i in _unrolled(program, device, _span(program)):
         lane = _home(lane)
@@ -144,7 +144,7 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
 
 
 def _home(lane: str) -> str:
-    """Return the lane with the store of an instruction's values."""
+    """Return the lane that has the store of this lane's values."""
     return COMPUTE if lane in SWAP_LANES.values() else lane
 
 
@@ -181,7 +181,7 @@ Step = tuple[Instruction, tuple[tuple[int, str], ...]]
 
 
 class Cursor:
-    """Position of a lane: prologue, periods as long as more are announced, epilogue.
+    """Position in a lane: prologue, then all announced periods, then epilogue.
 
     Attributes:
         known: number of periods announced so far.
@@ -206,7 +206,7 @@ class Cursor:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Position of the head: part, repetition (0 outside the period), index."""
+        """Place of the next instruction: part, repetition of the period (else 0), index."""
         return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:
@@ -224,7 +224,7 @@ class Cursor:
         return self._head
 
     def advance(self) -> None:
-        """Advance past the head, which has begun."""
+        """Advance past the next instruction, which has begun."""
         self._next += 1
         self._head = None
 
@@ -237,7 +237,7 @@ class Cursor:
 
 
 def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[Step]:
-    """Yield a lane's steps: prologue, periods while `go_on(periods run)`, epilogue."""
+    """Yield each step: prologue, periods while `go_on(periods so far)`, epilogue."""
     for entry in parts["prologue"]:
         yield entry.instruction, entry.routes
     repeats = 0

@@ -25,7 +25,7 @@ class Losses:
         self._made.append((microbatch, self._handover.given((loss,)), samples, weight))
 
     def report(self) -> None:
-        """Read all added losses and report them to the observer."""
+        """Read all added losses, and report them to the nan guard and the observer."""
         while self._made:
             microbatch, loss, samples, weight = self._made.popleft()
             value = float(self._handover.taken(loss)[0])

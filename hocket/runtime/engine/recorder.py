@@ -14,7 +14,9 @@ from hocket.runtime.stage.device import Device
 class InstructionRecord(NamedTuple):
     """One executed instruction.
 
-    Begin and end are on the worker's clock. `queued_s` is the wait for a core, in seconds (see Event).
+    Attributes:
+        start_s, end_s: begin and end on the worker's clock, in seconds.
+        queued_s: wait of the instruction's thread for a CPU core, in seconds (see Event in program/trace/trace.py).
     """
 
     instruction: Instruction
@@ -42,7 +44,7 @@ class EngineRecorder:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a segment."""
+        """Begin a segment; the records of the last one are dropped."""
         self.instructions: list[InstructionRecord] = []
         self._meters = threading.local()  # one per thread, that is per compute or swap lane
 
@@ -61,7 +63,11 @@ class EngineRecorder:
         return self.now()
 
     def stop(self, instruction: Instruction, start_s: float) -> None:
-        """Record an instruction of a compute or swap lane, which ends now."""
+        """Record an instruction of a compute or swap lane that ends now.
+
+        Arguments:
+            start_s: result of `start`.
+        """
         if self._clock is not None:
             self._handover.synchronize()
             end_s = self._clock()
@@ -82,7 +88,7 @@ class EngineRecorder:
             self.instructions.append(InstructionRecord(instruction, start_s, end_s))
 
     def _look_for_waits(self) -> None:
-        """Add the thread's wait for a core since the last call.
+        """Add the thread's wait for a CPU core since the last call.
 
         It is called before and after every instruction. Between two instructions, other threads of the process may have
         run while this thread was blocked. That time must not be mixed with waits inside an instruction.

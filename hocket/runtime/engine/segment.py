@@ -51,7 +51,7 @@ class Segment:
         """Run prologue, at most `repeats` periods, and epilogue.
 
         Arguments:
-            store: values present at the begin.
+            store: values present at the beginning.
 
         Returns:
             Values present at the end, without values that transfers bring.
@@ -78,12 +78,17 @@ class Segment:
         return store
 
     def _of_lane(self, store: dict[Value, Any], lane: str) -> dict[Value, Any]:
-        """Remove the values of one compute lane's stages from a store and return them."""
+        """Remove the values of the stages of one compute lane from a store; return them."""
         stages = self._device.program.stages
         return {value: store.pop(value) for value in list(store) if stages[value.stage].lane == lane}
 
     def _wave(self, lane: str, store: dict[Value, Any], threads: int, number: int) -> None:
-        """Run an additional compute lane in its own thread; see `_compute`."""
+        """Run an additional compute lane in its own thread; see `_compute`.
+
+        Arguments:
+            threads: CPU threads of torch for this lane.
+            number: number of the lane in the exchange.
+        """
         self._begin_thread(threads)
         follower = self._memory.follower()
         with follower, self._handover.lane(lane):
@@ -93,7 +98,12 @@ class Segment:
                 self._execution.execute(instruction, routes, store)
 
     def _swap_lane(self, shelf: SharedValues, lane: str, number: int) -> None:
-        """Run a swap lane in its own thread."""
+        """Run a swap lane in its own thread.
+
+        Arguments:
+            shelf: store of the values that lanes share.
+            number: number of the lane in the exchange.
+        """
         self._begin_thread(1)  # one thread saturates the memory bandwidth of a copy
         with self._handover.lane(lane):
             for instruction, routes in walk(self._lane_table.parts[lane], lambda _: shelf.goes_on(number)):
@@ -145,7 +155,11 @@ class Segment:
 
 @contextmanager
 def _divided_threads(lanes: int) -> Iterator[int]:
-    """Give each compute lane an equal share of the CPU threads; yield its number."""
+    """Divide torch's CPU threads among `lanes` compute lanes inside this context.
+
+    Yields:
+        The number of threads of one lane, at least 1.
+    """
     threads = torch.get_num_threads()
     own = max(1, threads // lanes)
     if own != threads:

@@ -9,7 +9,7 @@ freed by the swap out of the next version. That swap out comes after a step that
 `check` proves this for every timing.
 
 On a GPU, a swap lane works in its own stream. It waits for the kernels that compute its inputs, and it ends when its
-copies are complete. So no other lane needs to wait for a swap's stream.
+copies are complete. So no other lane needs to wait for a swap lane's stream.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,21 +36,21 @@ class SharedValues(Exchange):
         yield from self._values.items()
 
     def look_again(self) -> None:
-        """Wake up waiting lanes: a transfer has begun that may bring their values."""
+        """Wake up waiting lanes: a transfer has begun that may bring a missing value."""
         with self._changed:
             self._changed.notify_all()
 
     def borrow(
         self, instruction: Instruction, arriving: Callable[[Value], bool], take: Callable[[Value], Any]
     ) -> tuple[dict[Value, Any], list[Any]]:
-        """Wait for the values that an instruction reads, and remove the values it frees.
+        """Wait for the values that an instruction reads or frees; remove the freed ones.
 
         Arguments:
             arriving: returns True if a transfer of the value has begun.
-            take: waits for the transfer and returns its value.
+            take: waits for the transfer of a value and returns the received object.
 
         Returns:
-            The values, and the GPU events to wait for.
+            The values that the instruction reads or frees, and the GPU events after which they are computed.
 
         Raises:
             BaseException: the exception of a lane that failed.
@@ -82,7 +82,7 @@ class SharedValues(Exchange):
         """Publish values.
 
         Arguments:
-            event: GPU event after the kernels that compute the values.
+            event: GPU event after the kernels that compute the values; None if they are complete.
         """
         with self._changed:
             self._values.update(values)

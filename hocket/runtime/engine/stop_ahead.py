@@ -25,7 +25,10 @@ class StopAhead:
         self.run = 0
 
     def go_on(self, periods: int) -> bool:
-        """True if the compute lane runs another period after `periods` periods."""
+        """True if the compute lane runs another period after `periods` periods.
+
+        It also asks the observer about the period after that, tells the other lanes, and posts their transfers.
+        """
         self.run = periods
         while self._asked <= min(periods + 1, self._limit):
             goes_on = self._observer.goes_on(self._asked)

@@ -1,7 +1,7 @@
 """Stream handover: passes tensors from lane to lane.
 
-On a CPU there is nothing to do. On CUDA each lane is a stream. A value is given with an event after the work that
-computes it. The lane that takes it makes its own stream wait for that event, and tells the allocator that the stream
+On a CPU there is nothing to do. On CUDA each lane is a stream. A value is handed over with an event after the work
+that computes it. The receiving lane makes its own stream wait for that event, and tells the allocator that the stream
 uses the memory.
 """
 
@@ -40,7 +40,7 @@ class StreamHandover:
         self._streams: dict[str, torch.cuda.Stream] = {}
 
     def lane(self, name: str) -> AbstractContextManager[Any]:
-        """Return the context of a lane's work: its own CUDA stream."""
+        """Return the context that makes a lane's CUDA stream current."""
         if not self.needed:
             return _NOTHING
         if name not in self._streams:
@@ -48,13 +48,16 @@ class StreamHandover:
         return torch.cuda.stream(self._streams[name])
 
     def given(self, thing: Any) -> Any:
-        """Wrap a value to hand it over; the stream that computes it must be current."""
+        """Wrap a value, with a CUDA event, to hand it over to another lane.
+
+        The stream that computes the value must be current.
+        """
         if not self.needed:
             return thing
         return _Given(thing, self.event())
 
     def taken(self, thing: Any) -> Any:
-        """Unwrap a value that was handed over, for use in the current stream."""
+        """Unwrap a value from `given`, for use in the current stream."""
         if not isinstance(thing, _Given):
             return thing
         stream = torch.cuda.current_stream(self.device)
@@ -64,7 +67,7 @@ class StreamHandover:
         return thing.thing
 
     def event(self) -> Any:
-        """Record an event after all work in the current stream; None without streams."""
+        """Record a CUDA event after all work in the current stream; None on a CPU."""
         if not self.needed:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

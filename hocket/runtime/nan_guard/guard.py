@@ -1,7 +1,7 @@
 """Guard: a device's reaction to losses or gradients that are nan or infinite.
 
-The check costs, for each update, one pass over the gradients of its step and one number read from the device. A finding
-is reported once. Its origin is searched afterwards (inspector.py, not_finite.py).
+For each update, the check costs one pass over its gradients and one number read from the device. A finding is reported
+once. The origin of the number is searched afterwards (inspector.py, not_finite.py).
 
 The policies of `Options.on_nan`:
 
@@ -36,7 +36,7 @@ Named = Callable[[], Sequence[tuple[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Finding:
-    """The first finding of a device.
+    """The first nan or infinite loss or gradient of a device.
 
     `step` counts from 0; `text` describes the finding.
     """
@@ -46,7 +46,9 @@ class Finding:
 
 
 class Guard:
-    """Guard of one device, for all segments.
+    """Checks the losses and gradients of one device for nan and infinity.
+
+    It is kept for all segments of a run.
 
     Attributes:
         found: the finding after which this device does not step; None if there is none.
@@ -59,7 +61,7 @@ class Guard:
 
         Arguments:
             policy: one of the policies of `Options.on_nan`.
-            tell: callback for events that the displaying process shows; see collector.py.
+            tell: callback for events that the process of the display shows (training/worker/monitor/collector.py).
         """
         self.policy, self._tell = policy, tell
         self.found: Finding | None = None
@@ -74,13 +76,17 @@ class Guard:
         self._judged.clear()
 
     def hold(self) -> None:
-        """Skip all further steps silently."""
+        """Skip all further optimizer steps silently."""
         self._held = True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float = 1.0) -> None:
         """Check the mean loss of a microbatch that this device computed.
 
         A microbatch with weight 0 is ignored.
+
+        Arguments:
+            samples: number of samples of the microbatch, or of the merged microbatches that begin with it.
+            weight: weight of the loss in the mean of the batch.
         """
         if isfinite(value) or weight == 0 or self.stream is None or self.found is not None or self._held:
             return
@@ -99,7 +105,7 @@ class Guard:
             microbatch: first microbatch of the update; identifies the update within a segment.
             gradients: all gradients of the step.
             named: returns the gradients by name.
-            squares: sum of squares of all devices' gradients, if known.
+            squares: sum of squares over all gradients of all devices; None if it is not computed.
         """
         if self.found is not None or self._held:
             return False
@@ -119,7 +125,13 @@ class Guard:
         return False
 
     def _let(self, microbatch: int, good: bool) -> bool:
-        """Judge an update once per device; each of its stages asks."""
+        """Return whether an update is applied under the policy `skip`.
+
+        Every stage of the device asks; all get the answer to the first call for this update.
+
+        Arguments:
+            good: True if the gradients are finite.
+        """
         if microbatch in self._judged:
             return self._judged[microbatch]
         self._judged = {microbatch: good}
@@ -150,7 +162,7 @@ class Guard:
 def judged_together(captured: Captured, rule: Rule) -> Captured:
     """Mark a model so that each step waits for the norm of all gradients.
 
-    Its programs compute the norm before any step, with or without clipping.
+    Programs that are compiled for the returned model compute the norm before any step, with or without clipping.
 
     Arguments:
         rule: update rule of the program that will run.
@@ -164,9 +176,11 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
 
 
 def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
-    """Describe the samples of a microbatch or of merged microbatches.
+    """Return the indices of a microbatch's samples as text, such as "data[3, 7]".
 
-    Merged microbatches have `samples` samples and begin with `microbatch`.
+    Arguments:
+        microbatch: the microbatch, or the first of merged microbatches.
+        samples: number of samples of the microbatch, or of all merged microbatches.
     """
     merged = 1
     while stream.samples(microbatch, merged) < samples:
@@ -177,9 +191,9 @@ def samples_of(stream: Stream, microbatch: int, samples: int) -> str:
 
 
 def faults(tensor: Tensor) -> str:
-    """Describe the number of nan and infinite elements of a tensor.
+    """Describe nan and infinite elements of a tensor, such as "2 nan of 10".
 
-    Empty if all elements are finite.
+    The text is empty if all elements are finite.
     """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return ""

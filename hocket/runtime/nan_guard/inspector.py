@@ -21,12 +21,13 @@ class Fact(NamedTuple):
     """A tensor that is not finite.
 
     Attributes:
-        way: one of MADE, GRADIENT, WEIGHT_GRADIENT and WEIGHT.
+        way: kind of tensor: MADE (an input or output of a layer in a forward), GRADIENT (of such a tensor),
+            WEIGHT_GRADIENT or WEIGHT.
         microbatch: number in the replayed segment; -1 for a weight.
         stage: stage of the tensor.
         name: name of the tensor or parameter.
         faults: numbers of nan and infinite elements, as text (`guard.faults`).
-        samples: samples of the data, as text.
+        samples: samples of the microbatch, as text (`guard.samples_of`); empty for a weight.
     """
 
     way: str
@@ -66,12 +67,17 @@ class Inspector:
         self.stream: Stream | None = None
 
     def weights(self, stage: int, weights: Mapping[str, Tensor]) -> None:
-        """Check weights before the first instruction."""
+        """Check a stage's weights, by name, before the first instruction."""
         for name, tensor in weights.items():
             self._note(WEIGHT, MergedMicrobatches(stage), name, tensor)
 
     def made(self, of: MergedMicrobatches, tensors: Mapping[str, Tensor]) -> None:
-        """Check tensors of a forward, and their gradients when they are computed."""
+        """Check tensors of a forward, and later the gradients of these tensors.
+
+        Arguments:
+            of: the microbatches of the forward.
+            tensors: tensors by name.
+        """
         for name, tensor in tensors.items():
             self._note(MADE, of, name, tensor)
             if tensor.requires_grad:
@@ -79,7 +85,12 @@ class Inspector:
 
     @contextmanager
     def backward(self, of: MergedMicrobatches, leaves: Mapping[str, Tensor]) -> Iterator[None]:
-        """Check the gradients of these weights that one backward computes."""
+        """Check the weight gradients that a backward computes inside this context.
+
+        Arguments:
+            of: the microbatches of the backward.
+            leaves: weights by name.
+        """
         handles = [
             leaf.register_hook(self._hook(WEIGHT_GRADIENT, of, name))  # type: ignore[no-untyped-call]
             for name, leaf in leaves.items()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def origin(captured: "Captured", facts: Iterable[Fact]) -> str | None:
     """Find the origin of the first non-finite value, as a phrase.
 
-    The first of these applies:
+    It is the first that applies of:
 
     1. A weight that was not finite before the step.
     2. In the first microbatch (or merged microbatches), a sample or the first layer in forward order that computed a
@@ -65,9 +65,13 @@ def _bundled(facts: Sequence[Fact]) -> list[list[Fact]]:
 
 
 def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
-    """Trace non-finite tensors back from the loss.
+    """Find the sample or the first layer that made the loss non-finite.
 
-    Tensors that a later layer makes finite again (masks) do not count.
+    Non-finite tensors are traced back from the loss. So tensors that a later layer makes finite again (masks) do not
+    count.
+
+    Returns:
+        A phrase; None if the loss is finite.
     """
     made: dict[str, Fact] = {}
     for fact in facts:
@@ -101,7 +105,11 @@ def _forward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
 
 
 def _backward(captured: "Captured", facts: Sequence[Fact]) -> str | None:
-    """Find the last layer that computes non-finite gradients from finite ones."""
+    """Find the last layer that computes non-finite gradients from finite ones.
+
+    Returns:
+        A phrase; None if all gradients are finite.
+    """
     bad: dict[int, Fact] = {}
     behind: set[int] = set()
     for fact in facts:
@@ -134,7 +142,7 @@ def not_finite(step: int, text: str, where: str, checkpoint: str | None, can_ski
     Arguments:
         step: number of the step, from 0.
         text: the first finding.
-        where: its origin.
+        where: the origin of the finding.
         checkpoint: path of the newest checkpoint of the run, if any.
         can_skip: True if the strategy supports `--on-nan skip`.
     """

@@ -22,11 +22,14 @@ _NOT_AGAIN = "a replay of this step, with the weights that each device has now, 
 def check_guards(engine: Worker, board: KVExchange, watched: Watched, checkpoint: str | None) -> None:
     """Raise an error if the guard of any worker has a finding.
 
+    This is a collective call of all workers.
+
     Arguments:
+        watched: this worker's observer.
         checkpoint: path of the newest checkpoint of this run, for the error.
 
     Raises:
-        NotFinite: the same on every worker. It names the origin if a replay of the step shows it.
+        NotFinite: the same error on every worker. It names the origin if a replay of the step shows it.
     """
     own = engine.device.guard.found
     shared = board.share([own.step, own.text] if own is not None else None)

@@ -73,7 +73,7 @@ class Heartbeat:
         step: number of the step, from 0.
         kind, stage, index, again: the instruction of the compute lane; kind is its number in Kind + 1, and 0 before the
             first instruction.
-        periods: periods completed since the launch.
+        periods: periods since the launch that have begun, or that begin next (see Observer.goes_on).
 
     The watcher writes:
 
@@ -147,7 +147,7 @@ class Heartbeat:
         return f"at step {self.step + 1} in `{kind}{again} {self.stage} {mark}{self.index}`"
 
     def wait_for_stop(self, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Block until the watcher has set the stop; return its number of periods."""
+        """Block until the watcher has set `stop`; return `stop_at`."""
         before, self.state = self.state, WorkerState.HOLDING
         while self.stop == 0:
             sleep(_POLL_S)
@@ -156,10 +156,10 @@ class Heartbeat:
 
 
 def agreed_stop(periods: Sequence[int]) -> int:
-    """Compute the number of periods after which all workers stop.
+    """Compute `stop_at`, the number of periods after which all workers stop.
 
     Arguments:
-        periods: completed periods of each worker, read after `hold` was set on all pages.
+        periods: `Heartbeat.periods` of each worker, read after `hold` was set on all pages.
     """
     return max(periods) + _AHEAD
 

@@ -16,22 +16,20 @@ class Observer(Protocol):
     """
 
     def waits(self, instruction: Instruction) -> None:
-        """Report that the compute lane's next instruction waits for its inputs.
-
-        The instruction's indices are those of the current period.
-        """
+        """Report that the next instruction of the compute lane waits for its inputs."""
 
     def runs(self, instruction: Instruction) -> None:
         """Report that an instruction starts; all its inputs are present."""
 
     def goes_on(self, periods: int) -> bool:
-        """True to run another period; False to run the epilogue next.
+        """Decide whether a period follows after `periods` periods.
 
-        It is called between periods with the number of periods begun: 0, 1, 2, ... The call comes one period ahead:
-        with 0 and 1 before the first period, then at each boundary with the next number. The reason is that transfers
-        run ahead of the compute lane by at most a period.
+        The numbers of the calls are 0, 1, 2, ... A call comes one period ahead: the calls with 0 and 1 come before the
+        first period, then one call at the end of each period. The reason is that transfers run ahead of the compute
+        lane by at most a period. The call may block until all workers agree on the number of the last period.
 
-        Every worker of a run gets False at the same number. The call may block until the workers agree on that number.
+        Returns:
+            True to run another period, False to run the epilogue. All workers of a run get False at the same number.
         """
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
@@ -45,14 +43,14 @@ class Unobserved:
     """Observer that ignores all reports and always continues."""
 
     def waits(self, instruction: Instruction) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def runs(self, instruction: Instruction) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def goes_on(self, periods: int) -> bool:
-        """Continue always."""
+        """Return True: always continue."""
         return True
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """Ignore it."""
+        """Do nothing."""

@@ -20,12 +20,12 @@ _MOST_NOTES = 100_000
 
 
 class PeakMemory:
-    """Observes one device's tensors.
+    """Measures the memory of one device's tensors.
 
     Attributes:
         looking: True while operations are observed.
-        course: (seconds, bytes) after each observed operation that changed the bytes; the first ones, if there are too
-            many.
+        course: (seconds, bytes) after each observed operation that changed the bytes; only the first ones, if there
+            are too many.
     """
 
     def __init__(self, device: Device, clock: Callable[[], float] | None = None) -> None:
@@ -47,9 +47,10 @@ class PeakMemory:
             self.course.append((self._clock(), float(live_bytes)))
 
     def look(self, periods: int) -> None:
-        """Begin or end an observation.
+        """Begin or end the observation; called before each instruction.
 
-        It is called before each instruction, with the number of completed periods of the segment.
+        Arguments:
+            periods: number of completed periods of the segment.
         """
         if periods >= self._left:
             self.end(periods)
@@ -71,6 +72,9 @@ class PeakMemory:
         """Stop observing in this segment.
 
         If too few periods were observed, the observation continues in the next segment.
+
+        Arguments:
+            periods: number of completed periods of the segment.
         """
         if self.looking:
             self._tracker.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -80,7 +84,7 @@ class PeakMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """Peak so far, in bytes."""
+        """Peak memory so far, in bytes; on a CPU, while operations were observed."""
         if self._device.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device.device)
         return self._tracker.peak_bytes

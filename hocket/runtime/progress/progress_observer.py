@@ -17,7 +17,7 @@ from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
 from hocket.runtime.progress.segments import RunSegment, SegmentCounts, stop_in
 
 _KEPT_PERIODS = 4096
-# The first periods of a process are slower: they allocate memory and fill caches.
+# The first measured periods of a process are slower: they allocate memory and fill caches. The others are warm.
 _COLD_PERIODS = 2
 
 
@@ -25,7 +25,7 @@ class Watched:
     """Observer of one worker.
 
     Attributes:
-        pace: counts of microbatches and periods.
+        pace: microbatches of a period, of a step, and outside of the periods.
         limit: number of periods after which the current segment ends.
         stopped: True if the run ends with this segment because a stop was requested.
     """
@@ -44,8 +44,8 @@ class Watched:
         Arguments:
             progress: the worker's progress page.
             report: callback for loss events.
-            pace: counts of microbatches and periods.
-            clock: clock of the compute thread; the process's own by default.
+            pace: see Attributes.
+            clock: clock that also tells the compute thread's waits for a CPU core; the system's by default.
         """
         self._progress, self._report, self.pace = progress, report, pace
         self._clock, self._left_out = clock or CoreClock(), 0
@@ -70,7 +70,7 @@ class Watched:
         """Begin a segment.
 
         Arguments:
-            cold: periods at its beginning that are not measured, because something else ran in this process before.
+            cold: number of its first periods that are not measured, because something else ran in this process before.
         """
         self._segment, self._begun, self.limit = segment, None, segment.periods
         self._left_out = min(cold, segment.periods - 1)
@@ -78,16 +78,16 @@ class Watched:
             self._stop(self._stop_at)
 
     def again(self, segment: RunSegment) -> None:
-        """Prepare for the replay of a step.
+        """Prepare for a segment that replays a step.
 
         A replay is not reported, not measured, and not stopped.
         """
         self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
     def end(self) -> None:
-        """End the segment.
+        """End the segment, and measure its last period if that is still open.
 
-        Its last period ends here if the epilogue began with another instruction.
+        A period usually ends when its first instruction comes again. The epilogue may begin with another instruction.
         """
         if self._begun is not None and self._begun == self.limit - 1:
             self._period(self.limit)
@@ -130,21 +130,24 @@ class Watched:
 
     @property
     def warm_steps(self) -> float:
-        """Steps of the warm periods."""
+        """Number of steps in the warm periods: all measured periods but the first two."""
         return max(0, self._measured - _COLD_PERIODS) * self.pace.stride / self.pace.microbatches
 
     @property
     def iteration_s(self) -> float | None:
         """Median time of one step's microbatches over warm periods, in seconds.
 
-        All periods count if none is warm. None if no period was measured.
+        Without warm periods (see `warm_steps`) it is the median over all periods. None if no period was measured.
         """
         found = self._warm(self._period_s)
         return median(found) * self.pace.microbatches / self.pace.stride if found else None
 
     @property
     def queued_share(self) -> float:
-        """Share of the measured periods in which the compute thread waited for a core."""
+        """Share of the warm periods' time for which compute waited for a CPU core, 0 to 1.
+
+        Without warm periods (see `warm_steps`) it is the share of all periods.
+        """
         took_s = sum(self._warm(self._period_s))
         return min(1.0, sum(self._warm(self._waited_s)) / took_s) if took_s else 0.0
 

@@ -13,7 +13,7 @@ from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value
 from hocket.program.program import Program
 from hocket.program.trace.trace import Event
 
-# One instruction with begin and end on the worker's clock and, if known, its wait for a core; all in seconds.
+# One instruction with begin and end on the worker's clock and, if known, its wait for a CPU core; all in seconds.
 Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 
@@ -47,7 +47,7 @@ class Recording:
     Attributes:
         device: device of the worker.
         events: events in order of segment, then start.
-        segments_s: begin of the first instruction of each segment, in seconds.
+        segments_s: begin of the first instruction of each segment, in seconds on the worker's clock.
         left_out: number of older events that were dropped.
     """
 
@@ -60,7 +60,11 @@ class Recording:
         self.left_out = 0
 
     def add(self, records: Iterable[Ran], periods: int) -> None:
-        """Add the records of the next segment, in any order; it has `periods` periods."""
+        """Add the records of the next segment, in any order.
+
+        Arguments:
+            periods: number of periods of the segment.
+        """
         ran = sorted(records, key=lambda record: record[1])
         room = (self.events.maxlen or 0) - len(self.events)
         self.left_out += max(0, len(ran) - room)

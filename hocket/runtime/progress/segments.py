@@ -18,7 +18,7 @@ class SegmentCounts:
     """Counts of a program and its plan: microbatches, periods and steps.
 
     Attributes:
-        admitted: microbatches that the prologue admits.
+        admitted: microbatches that prologue and epilogue admit.
         stride: microbatches that each period admits.
         microbatches: microbatches of one step.
     """
@@ -28,15 +28,15 @@ class SegmentCounts:
     microbatches: int
 
     def steps(self, periods: int) -> int | None:
-        """Return the steps in a segment of periods; None if it ends inside a step."""
+        """Number of steps in a segment of `periods` periods; None if it ends in a step."""
         whole, rest = divmod(self.admitted + periods * self.stride, self.microbatches)
         return None if rest else whole
 
     def periods_from(self, periods: int) -> int:
-        """Find the next number of periods, from `periods` on, that ends with a whole step.
+        """Find the least number of periods, at least `periods`, that gives whole steps.
 
         Raises:
-            InputError: no number of periods does.
+            InputError: no number of periods gives whole steps.
         """
         # Microbatches modulo a step repeat after this many periods, so later periods need not be tried.
         for more in range(lcm(self.stride, self.microbatches) // self.stride):
@@ -46,7 +46,7 @@ class SegmentCounts:
         raise InputError("plan", found, f"whole steps of {self.microbatches}", "Change the number of microbatches.")
 
     def periods_for(self, steps: int) -> int:
-        """Find the least number of periods with at least `steps` steps, all whole."""
+        """Find the least number of periods that gives whole steps, at least `steps`."""
         missing = steps * self.microbatches - self.admitted
         return self.periods_from(max(0, -(-missing // self.stride)))
 
@@ -56,10 +56,10 @@ class RunSegment:
     """One run of the program.
 
     Attributes:
-        first_step: steps trained before it.
-        steps: steps trained in it.
-        first_period: periods completed before it, in all segments since the launch.
-        periods: periods completed in it.
+        first_step: number of steps trained before this segment.
+        steps: number of steps trained in this segment.
+        first_period: number of periods completed before this segment, in all segments since the launch.
+        periods: number of periods in this segment.
     """
 
     first_step: int
@@ -69,19 +69,20 @@ class RunSegment:
 
     @property
     def end_step(self) -> int:
-        """Steps trained at its end."""
+        """Number of steps trained at the segment's end."""
         return self.first_step + self.steps
 
     @property
     def end_period(self) -> int:
-        """Periods completed at its end."""
+        """Number of periods completed at the segment's end, since the launch."""
         return self.first_period + self.periods
 
 
 def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
-    """Yield segments from step `start` to at least `end`.
+    """Yield segments that train from step `start` to step `end`, or to a later step.
 
-    Each segment has at least `every` steps; the last may have fewer. `every` = None gives one segment.
+    Arguments:
+        every: least number of steps of each segment but the last; None for one segment.
     """
     step, period = start, 0
     while step < end:
@@ -93,7 +94,7 @@ def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> It
 
 
 def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:
-    """Compute the number of a segment's periods to run before a requested stop.
+    """Compute how many periods of a segment run before a requested stop.
 
     Arguments:
         stop_at: requested number of periods, in all segments since the launch.

@@ -1,7 +1,8 @@
 """Stage boundaries: tensors between stages, as one device receives and sends them.
 
-Merged microbatches read joined pieces of a boundary. They write a piece for each run of the stage at the other end.
-bundles.py joins and splits the tensors.
+A stage that runs several microbatches at once (merged microbatches) may receive the tensors of a boundary in pieces,
+each for some of the samples. It joins them. In the same way it splits its outputs into the pieces that the stage at
+the other end reads. bundles.py joins and splits the tensors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +21,13 @@ class Borders:
     """Stage boundaries of one device's stages."""
 
     def __init__(self, captured: Captured, batches: Microbatches, program: Program, parts: Sequence[StagePart]) -> None:
-        """Find the split of each boundary that is received or sent in pieces.
+        """Find the batch dimensions of each boundary that is received or sent in pieces.
+
+        Arguments:
+            parts: the device's stages.
 
         Raises:
-            InputError: a tensor cannot be split by samples.
+            InputError: a tensor cannot be split along a batch dimension.
         """
         self._batches, self._program = batches, program
         self._pieces = {
@@ -38,17 +42,27 @@ class Borders:
         }
 
     def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
-        """Return the samples of merged microbatches, and of a piece for another stage."""
+        """Return the numbers of samples of merged microbatches and of one piece.
+
+        Arguments:
+            other: the stage at the other end of the boundary.
+        """
         return self._batches.samples(0, part.shape.merged), self._batches.samples(0, self._piece(part.number, other))
 
     def _piece(self, one: int, other: int) -> int:
-        """Return the microbatches of a piece between two stages."""
+        """Return the number of microbatches in one piece between two stages."""
         return piece(self._program.stages, one, other)
 
     def come(self, instruction: Instruction, store: Store, what: ValueKind) -> Iterator[tuple[int, Border]]:
-        """Yield the boundary values that an instruction reads from other stages, joined.
+        """Yield the boundary tensors that an instruction reads, joined from pieces.
 
-        The pieces in the store become views of the joined value.
+        The pieces in the store become views of the joined tensors.
+
+        Arguments:
+            what: ACTIVATION or GRADIENT.
+
+        Yields:
+            (the stage at the other end of the boundary, its tensors).
         """
         for other, values in by_stage(instruction.stage, instruction.reads, what).items():
             if len(values) == 1:
@@ -67,7 +81,13 @@ class Borders:
         values: list[Value],
         whole: Border,
     ) -> None:
-        """Store a boundary value for another stage, split into the pieces that it reads."""
+        """Store boundary tensors for another stage, split into the pieces that it reads.
+
+        Arguments:
+            other: the stage at the other end of the boundary.
+            values: names of the pieces.
+            whole: the tensors.
+        """
         found = [whole]
         if len(values) > 1:
             each = self._piece(instruction.stage, other)
@@ -77,7 +97,12 @@ class Borders:
 
 
 def by_stage(stage: int, values: Iterable[Value], what: ValueKind) -> dict[int, list[Value]]:
-    """Group activations or gradients by the stage at the other end."""
+    """Group values of one kind by the stage at the other end of the boundary.
+
+    Arguments:
+        stage: the stage at this end.
+        what: ACTIVATION or GRADIENT; other values are left out.
+    """
     found: dict[int, list[Value]] = {}
     for value in sorted(value for value in values if value.what is what):
         found.setdefault(value.stage if value.part == stage else value.part, []).append(value)

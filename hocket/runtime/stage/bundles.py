@@ -1,8 +1,8 @@
 """Merged microbatches: join arriving pieces, and split results into pieces.
 
-Pieces are cut along the dimension of samples. It is found by comparing the tensor's shapes for two numbers of samples.
-A tensor without this dimension is the same for all samples. Then every piece is the whole tensor, and its gradient is
-the sum of the pieces' gradients.
+Pieces are cut along the batch dimension. It is found by comparing the tensor's shapes for two numbers of samples. A
+tensor without a batch dimension is the same for all samples. Then every piece is the whole tensor, and the gradient of
+the tensor is the sum of the pieces' gradients.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ class Pieces:
     def __init__(
         self, captured: Captured, names: Sequence[str], flowing: Sequence[str], samples: tuple[int, int]
     ) -> None:
-        """Find the dimension of samples of each tensor.
+        """Find the batch dimension of each tensor.
 
         Arguments:
-            names: tensors of the boundary.
-            flowing: tensors with gradients that flow back.
+            names: names of the boundary's tensors.
+            flowing: names of the tensors with a gradient that flows back.
             samples: two different numbers of samples, such as those of merged microbatches and of a piece.
 
         Raises:
-            InputError: a tensor has no separate dimension for samples.
+            InputError: see `_along`.
         """
         one, other = (captured.for_size(count).tensor for count in samples)
         along = {name: _along(name, (one[name].shape, other[name].shape), samples) for name in names}
@@ -41,7 +41,15 @@ class Pieces:
         }
 
     def joined(self, what: ValueKind, pieces: Sequence[Border]) -> tuple[Border, list[Border]]:
-        """Join pieces to one boundary value; also return the pieces as views of it."""
+        """Concatenate pieces along the batch dimension.
+
+        Arguments:
+            what: ACTIVATION or GRADIENT.
+            pieces: the tensors of each piece.
+
+        Returns:
+            The joined tensors, and the tensors of each piece as views of them.
+        """
         whole: list[Tensor] = []
         views: list[Sequence[Tensor]] = []
         for along, parts in zip(self._along[what], zip(*pieces, strict=True), strict=True):
@@ -54,9 +62,16 @@ class Pieces:
         return tuple(whole), list(zip(*views, strict=True))
 
     def split(self, what: ValueKind, whole: Border, samples: Sequence[int]) -> list[Border]:
-        """Split a boundary value into pieces with these numbers of samples.
+        """Split tensors into pieces along the batch dimension.
 
         Each piece has its own memory, which is freed when the piece is sent.
+
+        Arguments:
+            what: ACTIVATION or GRADIENT.
+            samples: number of samples of each piece.
+
+        Returns:
+            The tensors of each piece.
         """
         found: list[list[Tensor]] = []
         for along, tensor in zip(self._along[what], whole, strict=True):
@@ -69,7 +84,19 @@ class Pieces:
 
 
 def _along(name: str, shapes: tuple[tuple[int, ...], ...], samples: tuple[int, int]) -> int | None:
-    """Return the dimension of samples; None if the tensor has none."""
+    """Find the batch dimension of a tensor from its shapes at two batch sizes.
+
+    Arguments:
+        name: name of the tensor, for the error.
+        shapes: shape of the tensor at each of the two batch sizes.
+        samples: the two batch sizes.
+
+    Returns:
+        Index of the dimension; None if both shapes are equal.
+
+    Raises:
+        InputError: the shapes do not differ in exactly one dimension with these two sizes.
+    """
     if shapes[0] == shapes[1]:
         return None
     one, other = shapes

@@ -20,7 +20,11 @@ from hocket.profiling.capture.capture import Captured, Stage
 class _Met(TorchFunctionMode):
     """Function mode that tracks tensors that depend on the weights, and their dtypes.
 
-    Other tensors, such as rotary tables, do not change with the division of a batch or with the order of gradient sums.
+    Other tensors, such as rotary tables, do not change with the division of a batch or with the order of gradient
+    sums.
+
+    Attributes:
+        types: dtypes of the tracked tensors so far.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:

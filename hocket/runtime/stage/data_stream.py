@@ -18,12 +18,12 @@ from hocket.program.microbatches import Microbatches
 
 @dataclass(frozen=True)
 class Stream:
-    """Data of one segment; its microbatches are numbered from 0.
+    """Data of one segment of a run; the segment's microbatches are numbered from 0.
 
     Attributes:
         job: the job with its data.
-        batches: microbatches of a batch.
-        start: number of samples trained on before this segment.
+        batches: division of each batch into microbatches.
+        start: position of the segment's first sample: number of samples trained on before the segment.
     """
 
     job: Job
@@ -35,26 +35,31 @@ class Stream:
             raise InputError("Stream.start", str(self.start), ">= 0 samples")
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Return the number of samples of `merged` microbatches from this one on."""
+        """Return the number of samples of `merged` microbatches that begin with this one."""
         return self.batches.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
-        """Return the position of a microbatch in the sample stream."""
+        """Return the position of a microbatch's first sample in the stream of samples."""
         return self.start + self.batches.start(microbatch)
 
     def step(self, microbatch: int) -> int:
-        """Return the training step (batch) of a microbatch, from 0."""
+        """Return the number of the training step that contains a microbatch, from 0."""
         return self.position(microbatch) // self.batches.batch_size
 
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
-        """Return the indices into `job.data` of `merged` microbatches from this one on."""
+        """Return the indices in `job.data` of a microbatch's samples.
+
+        Arguments:
+            merged: number of microbatches that begin with this one.
+        """
         job = self.job
         return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
-        """Load the tensors of `merged` microbatches, by key in the batch.
+        """Load the tensors of a microbatch by key; each has the shape (samples, ...).
 
-        Each has shape (samples, ...).
+        Arguments:
+            merged: number of microbatches to load, beginning with this one.
         """
         return self.job.batch_at(self.position(microbatch), self.samples(microbatch, merged))
 

@@ -1,14 +1,16 @@
 """Device: executes the compute instructions of one device on its values.
 
-An instruction lists the values that it reads, writes and frees. The engine decides which values are present and when an
-instruction starts. microbatches.py, optimizer_step.py and swapper.py implement the kinds of instructions. Objects
-behind the values:
+An instruction lists the values that it reads, writes and frees. The engine decides which values are present and when
+an instruction starts. microbatches.py, optimizer_step.py and swapper.py implement the kinds of instructions. The
+engine's store of present values has an object for each value, by kind of value:
 
-    in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the boundary
-    stash   Stash                                   w, full     Slot
-    dw, sum Bucket                                  opt         StageWeights of the stage
-    sq, norm Squares                                lent        Bucket of the other wave
-    end     None: only its presence matters
+    in             tensors of the batch by name     act, grad   tuple of tensors, in the order of the boundary
+    stash          Stash                            w, full     WeightSlot
+    dw, sum, part  Bucket                           opt         StageWeights of the stage
+    sq, norm       Squares                          lent        Bucket of the other wave
+    end, mark      None: only its presence matters  shard       WeightSlot; with ZeRO-3 StageWeights of the stage
+
+A copy of a value on the host is a HostCopy.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,9 +45,9 @@ from hocket.util.compatibility import Feature
 
 
 class Device:
-    """Executor of load, forward, backward, norm, step and drop of one device.
+    """Executor of load, forward, backward, norm, step, drop and swaps of one device.
 
-    The engine passes the store of its values.
+    The engine passes the store of the device's values. See the module's docstring.
     """
 
     def __init__(
@@ -60,14 +62,15 @@ class Device:
         """Create the device's stages.
 
         Arguments:
-            number: device of the program.
+            number: number of this device in the program.
             on_loss: see DeviceMicrobatches.
             memory: keeps memory within budgets; by default created as the plan requires.
-            lane: returns the context of a compute lane's work, such as a CUDA stream.
+            lane: returns the context for the work of a compute lane, such as its CUDA stream.
             guard: decides which steps are skipped; by default no step is skipped.
 
         Raises:
             MemoryExceeded: the weights do not fit.
+            RefusedError: the optimizer cannot be sharded over replicas.
         """
         captured, layout, program = executable.captured, executable.layout, executable.program
         self.number, self.device, self.executable = number, torch.device(executable.device), executable
@@ -109,7 +112,7 @@ class Device:
             self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
 
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
-        """Return the numbers of samples that a stage runs at once."""
+        """Return the different numbers of samples that a stage runs at once."""
         merged = part.shape.merged
         return tuple({self.layout.batches.samples(m, merged) for m in range(0, self.layout.batches.count, merged)})
 
@@ -120,7 +123,7 @@ class Device:
             position: number of samples trained on before the segment.
 
         Returns:
-            Values present at the begin of the segment.
+            The store of values at the beginning of the segment: weights (or shards) and optimizer state.
         """
         stream = Stream(self.captured.job, self.layout.batches, position)
         self.stream = stream
@@ -143,7 +146,11 @@ class Device:
         return found
 
     def inspect(self) -> Inspector:
-        """Stop stepping, and inspect every tensor that the layers compute."""
+        """Skip all further optimizer steps, and check every tensor that layers compute.
+
+        Returns:
+            The inspector, which collects non-finite tensors.
+        """
         found = self.microbatches.inspector = Inspector()
         self.guard.hold()
         for stage, runner in self.stages.items():
@@ -153,14 +160,18 @@ class Device:
         return found
 
     def end(self, store: Mapping[Value, Any]) -> None:
-        """End a segment with its final values; `model` and the next segment use them."""
+        """End a segment.
+
+        Arguments:
+            store: values at the end, which `model` and the next segment use.
+        """
         if self.swapping is not None:
             self.swapping.end(store)
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
         """Run one instruction; its inputs must be in the store.
 
-        It adds the values that the instruction writes to the store, and removes the values that it frees.
+        Values that the instruction writes are added to the store, and values that it frees are removed.
 
         Arguments:
             publish: called with each bucket that is summed over devices, as soon as the backward has completed it.
@@ -180,36 +191,44 @@ class Device:
             self.free(instruction, store)
 
     def made(self, instruction: Instruction, store: Store) -> None:
-        """Note that an instruction has written its outputs on this device."""
+        """Register the outputs of an instruction with the memory manager, if there is one."""
         if self.swapping is not None:
             self.swapping.written(instruction, store)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """Convert a received value to the form that the store keeps."""
+        """Return the store's object for a received value.
+
+        If the device swaps, the value is also registered with the memory manager, and copied if necessary.
+        """
         return thing if self.swapping is None else self.swapping.came(value, thing)
 
     def carried(self, thing: Any) -> Any:
-        """Return the tensors of a value that a transfer carries."""
+        """Return the tensors to send for a value's object, also for a copy on the host."""
         return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
 
     def sent(self, value: Value) -> None:
-        """Note that a message is complete; its memory is no longer needed."""
+        """Note that the send of a value is complete; its memory is no longer needed."""
         if self.memory is not None:
             (self.memory.freed if value.on_host else self.memory.sent)(value)
 
     def gave(self, value: Value, sending: bool) -> None:
-        """Note that a value was handed to a transfer and has left the store.
+        """Note that a value has left the store, for a transfer.
 
         Arguments:
-            sending: True for a send; `sent` is called when it is complete.
+            sending: True for a send; `sent` is called when the send is complete.
         """
         if self.memory is not None and not value.on_host:  # a host copy stays until it is sent
             self.memory.left(value, sending)
 
     def free(self, instruction: Instruction, store: Store) -> None:
-        """Remove the values that an instruction frees.
+        """Remove from the store the values that an instruction frees.
 
-        Memory that no written value inherits is kept for reuse (rule 5). With a memory budget it is freed instead.
+        If an output of the instruction was written in place into a value's memory, the output keeps that memory
+        (hocket/program/order.py, `heir_of`). Otherwise memory of weights and of flat gradient buckets is pooled for
+        later values of the stage. If the device swaps, the memory manager frees the memory instead.
+
+        Arguments:
+            store: values of this device.
         """
         if self.swapping is not None:
             self.swapping.freed(instruction)

@@ -7,8 +7,8 @@ from hocket.profiling.measure.measure import type_of
 
 
 def known_type(device: torch.device) -> str:
-    """Return the device type: the catalogue's name if listed, else the driver's name.
+    """Return the name of a device's type, from the catalogue or else from the driver.
 
-    It is "cpu-core" for a CPU.
+    The name of a CPU is "cpu-core".
     """
     return type_of_card(type_of(device))

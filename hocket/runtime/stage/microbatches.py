@@ -38,10 +38,10 @@ class DeviceMicrobatches:
 
     Attributes:
         inspector: checks every tensor while a step is replayed; None otherwise.
-        weights: weights of the losses that are computed here, and the data of the segment.
-        on_loss: called with microbatch, its loss (a detached scalar on the device), samples, and weight in the mean of
-            the batch.
-        on_load: called with the position of a loaded batch's first sample in the stream, and the batch.
+        weights: loss weights of the microbatches that are computed here, and the data of the segment.
+        on_loss: called with the microbatch, its loss (a detached scalar tensor on the device), the number of samples,
+            and the weight of the loss in the mean of the batch; None to report no losses.
+        on_load: called with the position in the stream of a loaded microbatch's first sample, and its tensors.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class DeviceMicrobatches:
         """Prepare the microbatches of one device's stages.
 
         Arguments:
-            swaps: True if values may be swapped out.
+            swaps: True if values may be swapped out to the host.
         """
         self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
         self._swaps, self.on_loss = swaps, on_loss
@@ -69,7 +69,7 @@ class DeviceMicrobatches:
         return self.weights.stream
 
     def load(self, instruction: Instruction, store: Store) -> None:
-        """Write the batch's tensors that the stage reads."""
+        """Load a microbatch; write its tensors that the stage reads, on the device."""
         runner = self._stages[instruction.stage]
         part = runner.part
         batch = self.stream.batch(instruction.index, part.shape.merged)
@@ -82,7 +82,7 @@ class DeviceMicrobatches:
             store[value] = {name: _brought(batch[key], runner.device, own) for name, key in part.batch}
 
     def forward(self, instruction: Instruction, store: Store) -> None:
-        """Run a forward: write the stash and values for other stages, and report the loss."""
+        """Run a forward: write saved activations and outputs, and report the loss."""
         microbatch, runner = instruction.index, self._stages[instruction.stage]
         part = runner.part
         stashes = any(value.what is ValueKind.STASH for value in instruction.writes)
@@ -146,7 +146,8 @@ class DeviceMicrobatches:
         """Run a backward: write gradients for other stages, and sums of weight gradients.
 
         Arguments:
-            publish: called with each bucket as soon as it is complete.
+            publish: called with name and content of each bucket that is summed over devices, as soon as the bucket is
+                complete.
         """
         microbatch, runner = instruction.index, self._stages[instruction.stage]
         part, weights = runner.part, runner.weights

@@ -1,7 +1,7 @@
 """Model state: a device's part of the model between segments, by global name.
 
-It has weights, buffers and optimizer state. Tensors are copied only if necessary. Functions from the caller gather
-state that is sharded among replicas.
+It has weights, buffers and optimizer state. Tensors are copied only if necessary. State that is sharded among replicas
+is gathered by functions that the caller passes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from hocket.runtime.update.weight_versions import MASTER
 
 
 class ModelState:
-    """State of one device's stages, as of one model."""
+    """Weights, buffers and optimizer state of one device's stages, by global name."""
 
     def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
         self._waves, self._stages, self._swapping = waves(rule), stages, swapping
 
     def meet(self) -> None:
-        """Average the models of two waves.
+        """Average the replicas of two waves; without waves do nothing.
 
         Weights, optimizer state and buffers of both waves are set to their mean.
         """
@@ -51,7 +51,7 @@ class ModelState:
         return tensors if self._swapping is None else self._swapping.readable(tensors)
 
     def described(self) -> dict[str, Tensor]:
-        """Return the newest whole weights by global name, as meta tensors.
+        """Return the newest unsharded weights by global name, as meta tensors.
 
         It does not communicate.
         """
@@ -71,7 +71,7 @@ class ModelState:
         return next((type(one).__name__ for one in made if one is not None), "")
 
     def resident(self) -> Iterator[Tensor]:
-        """Yield all tensors that are resident before the first instruction."""
+        """Yield all tensors that the device holds before the first instruction."""
         for runner in self._stages.values():
             yield from runner.resident()
 
@@ -93,9 +93,9 @@ class ModelState:
         return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load the result of `state`, from this or other devices.
+        """Load weights, buffers and optimizer state, in the form that `state` returns.
 
-        Names of other devices are ignored.
+        Names that this device does not have are ignored.
 
         Raises:
             InputError: a weight of this device is missing.

@@ -28,8 +28,9 @@ class StagePart:
         parameters: global names, in the model's order.
         buckets: gradient buckets of the trainable parameters.
         batch: (tensor name, key in the batch) of the tensors that the stage reads from the batch.
-        arriving, leaving: names of the boundary tensors by source or target stage.
-        arriving_gradients, leaving_gradients: names of the boundary tensors with a gradient.
+        arriving, leaving: names of the boundary tensors, by source or target stage.
+        arriving_gradients, leaving_gradients: names of those boundary tensors that have a gradient, by source or
+            target stage.
         loss: name of the loss tensor if the stage computes it; else empty.
     """
 

@@ -17,6 +17,10 @@ from hocket.runtime.update.weight_versions import StageWeights
 class StageRunner:
     """One stage: its layers for each microbatch size, its weights and buffers.
 
+    Attributes:
+        weights: weight versions, gradients and optimizer.
+        buffers: buffers by global name.
+
     Arguments:
         part: the stage's layers, parameters and boundaries.
         sizes: numbers of samples that the stage runs at once.
@@ -65,7 +69,7 @@ class StageRunner:
         self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
 
     def restore_buffers(self) -> None:
-        """Restore the copied buffers.
+        """Set the buffers back to the last copies.
 
         So the forwards of a skipped update do not change running statistics.
         """
@@ -106,7 +110,7 @@ class StageRunner:
         return sum(stage.cold_s for stages in self._runs.values() for stage in stages)
 
     def resident(self) -> Iterator[Tensor]:
-        """Yield all resident tensors of the stage.
+        """Yield the tensors that the stage holds between segments.
 
         These are the newest weights, optimizer state, buffers, frozen weights and constants.
         """
@@ -116,7 +120,7 @@ class StageRunner:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
     def fixed(self) -> Iterator[Tensor]:
-        """Yield resident tensors that are not trained.
+        """Yield the tensors that the stage always holds and that are not trained.
 
         These are buffers, frozen weights and constants.
         """
@@ -141,9 +145,9 @@ class StageRunner:
             size: number of samples.
             slot: weight version to use.
             values: inputs by name.
-            seed_of: random seed by layer.
+            seed_of: returns the random seed of a layer, by its index.
             again: True for a recomputation.
-            look: called with the outputs of each layer.
+            look: called with the outputs of each layer by name.
         """
         self._bind(size, slot)
         for stage in self._runs[size]:

@@ -1,7 +1,7 @@
 """Stash: tensors and graph that a forward saves for its backward.
 
-It also tracks the memory that autograd saves. The references are weak, so a backward still frees this memory piece by
-piece. Memory of other values (weights, the stage's inputs) is not tracked.
+It can also track the memory of the tensors that autograd saves. The references are weak, so a backward still frees
+this memory tensor by tensor. Memory of other values (weights, the stage's inputs) is not tracked.
 """
 
 import weakref
@@ -19,10 +19,10 @@ class Stash:
     """Saved state of one forward.
 
     Attributes:
-        leaves: the stage's inputs with gradients, by name.
+        leaves: the stage's inputs that need a gradient, by name.
         edges: gradient edges of the outputs, by name; they do not keep the outputs' data.
-        loss: gradient edge of the loss, if the stage computes it.
-        kept: storages that autograd saves, as weak references, by identity; empty if not tracked.
+        loss: gradient edge of the loss; None if the stage does not compute it.
+        kept: weak references to the storages that autograd saves, by identity; empty if they are not tracked.
     """
 
     __slots__ = ("edges", "kept", "leaves", "loss")

@@ -18,7 +18,7 @@ def has_streams(device: torch.device) -> bool:
 
 
 def indexed(device: torch.device | str) -> torch.device:
-    """Return a device as its tensors name it; "cuda" becomes the current CUDA device."""
+    """Return a device with its index; "cuda" becomes the current CUDA device."""
     device = torch.device(device)
     return (
         torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
@@ -26,7 +26,7 @@ def indexed(device: torch.device | str) -> torch.device:
 
 
 class Streams:
-    """Streams of one device that use its memory; the default stream is compute's."""
+    """Streams of one device that use its memory; compute uses the default stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._needed = device, has_streams(device)

@@ -29,10 +29,10 @@ class DeviceStorage:
     """One storage: its bytes, and the values that use it.
 
     Attributes:
-        whole_bytes: bytes when allocated.
-        there_bytes: bytes now.
-        users: values needed on the device.
-        leaving: values that a pending send still reads.
+        whole_bytes: bytes of the storage when its memory is allocated.
+        there_bytes: bytes that are allocated now.
+        users: values in this storage that are needed on the device.
+        leaving: values in this storage that a pending send still reads.
         waiting: values on the host that will return to this storage.
         fixed: True if the memory is never freed.
     """
@@ -46,17 +46,18 @@ class DeviceStorage:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that filling the storage adds."""
+        """Bytes to allocate until the storage has all its memory."""
         return self.whole_bytes - self.there_bytes
 
 
 class Storages:
     """Storages of one device.
 
-    Callers hold `lock`, except for `keep`. The destruction of a storage never waits for the lock.
+    Callers hold the lock that they pass to the constructor, except for `keep`. The destruction of a storage never
+    waits for the lock.
 
     Attributes:
-        there_bytes: bytes on the device now.
+        there_bytes: allocated bytes of all storages now.
         peak_bytes: peak of `there_bytes`.
         resized: called with a tensor of all bytes of a storage that was freed or allocated; None without an observer.
     """
@@ -70,9 +71,9 @@ class Storages:
         self.resized: Callable[[Iterable[Tensor]], None] | None = None
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep tensors that are not values, such as constants.
+        """Never free the memory of these tensors, even if values share it.
 
-        Their memory is never freed, even if values share it.
+        They are tensors that are not values of the program, such as constants.
         """
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -89,6 +90,9 @@ class Storages:
 
         Arguments:
             sending: True if a message needs the storages until `sent`.
+
+        Returns:
+            One extent of each storage that no value and no message needs.
         """
         for block in self._alive(held):
             block.users.discard(held.value)
@@ -97,30 +101,30 @@ class Storages:
         return self._alone(held)
 
     def sent(self, held: SwappedValue) -> list[Extent]:
-        """Note that a message is complete; return the unused storages."""
+        """Note that a value's message is complete; return unused storages as `leave` does."""
         for block in self._alive(held):
             block.leaving.discard(held.value)
         return self._alone(held)
 
     def expect(self, held: SwappedValue) -> None:
-        """Note that a value is on the host and will return to its storages."""
+        """Note that a value is on the host only, and will return to its storages."""
         for block in self._alive(held):
             block.waiting.add(held)
 
     def forget(self, held: SwappedValue) -> None:
-        """Note that a value will not return."""
+        """Note that a value will not return to its storages."""
         for block in self._alive(held):
             block.waiting.discard(held)
 
     def expected(self, extents: Iterable[Extent]) -> Iterator[Extent]:
-        """Yield the extents to which values will return."""
+        """Yield the extents in storages to which a value will return."""
         return (extent for extent in extents if self._of(extent).waiting)
 
     def empty(self, extents: Iterable[Extent]) -> None:
-        """Free the memory of the extents' storages.
+        """Free the memory of the extents' storages; the storage objects remain.
 
         Raises:
-            InternalError: memory that the device did not allocate itself.
+            InternalError: a storage has memory that the device did not allocate itself.
         """
         for extent in extents:
             if not extent.storage.resizable():
@@ -128,14 +132,14 @@ class Storages:
             self._resize(extent, self._of(extent), 0)
 
     def of(self, held: SwappedValue) -> dict[int, DeviceStorage]:
-        """Return a value's storages, by the key of its extents."""
+        """Return a value's storages, by `Extent.key`."""
         return {extent.key: self._of(extent) for extent in held.extents}
 
     def fill(self, held: SwappedValue, blocks: dict[int, DeviceStorage]) -> None:
-        """Allocate the storages to which a value returns.
+        """Allocate the memory of the storages to which a value returns.
 
         Arguments:
-            blocks: the value's storages.
+            blocks: the value's storages, from `of`.
         """
         for extent in held.extents:
             block = blocks[extent.key]
@@ -153,7 +157,7 @@ class Storages:
             block.waiting.discard(held)
 
     def make(self, held: SwappedValue) -> None:
-        """Allocate memory for a value that was never on the device."""
+        """Allocate new storages for a value that was received on the host."""
         held.thing = tuple(
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self._device) for t in held.blank
         )
@@ -165,9 +169,9 @@ class Storages:
             self.resized(held.thing)
 
     def wait(self, more_bytes: float) -> None:
-        """Wait for other threads to release memory, before `more_bytes` are allocated.
+        """Wait up to half a second until `more_bytes` more fit into the budget.
 
-        Only memory that no value needs is waited for.
+        Other threads release memory meanwhile. There is no wait if values need all allocated memory.
         """
         until = time.monotonic() + _PATIENCE_S
         self._bury()

@@ -22,7 +22,7 @@ from hocket.runtime.update.weight_versions import StageWeights
 
 _ALIGNMENT_BYTES = 16  # of the widest dtype
 _CHUNK_BYTES = 2**20
-"""Bytes copied at once if each part is paced."""
+"""Bytes that are copied at once if a simulated link delays the copies."""
 
 Pace = Callable[[int], None]
 """Callback with copied bytes; it returns when a simulated link has carried them."""
@@ -32,10 +32,9 @@ Pace = Callable[[int], None]
 class Extent:
     """Bytes `start` to `stop` of a storage.
 
-    The reference is weak, because a backward frees its stash piece by piece.
-
     Attributes:
-        key: the storage's identity while it exists.
+        reference: the storage. The reference is weak, because a backward frees saved activations one by one.
+        key: identity of the storage while it exists.
     """
 
     reference: weakref.ref[torch.UntypedStorage]
@@ -58,7 +57,7 @@ class Extent:
         """The storage.
 
         Raises:
-            InternalError: it was destroyed.
+            InternalError: the storage was destroyed.
         """
         found = self.reference()
         if found is None:
@@ -112,7 +111,7 @@ def _tensors(thing: Any) -> Iterable[Tensor]:
 
 
 def _span_bytes(tensor: Tensor) -> int:
-    """Return the bytes from a tensor's first element to the end of its last."""
+    """Return the number of bytes from a tensor's first element to the end of its last."""
     if tensor.numel() == 0:
         return 0
     last = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -120,7 +119,11 @@ def _span_bytes(tensor: Tensor) -> int:
 
 
 def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Merge pieces that overlap or touch; yield them in ascending order."""
+    """Merge ranges (start, stop) that overlap or touch; yield them in ascending order.
+
+    Arguments:
+        pieces: ranges sorted by start.
+    """
     start, stop = pieces[0]
     for first, last in pieces[1:]:
         if first > stop:
@@ -134,13 +137,18 @@ def copy_out(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None
     """Copy device memory to a host buffer.
 
     On a GPU the copies run asynchronously in the current stream.
+
+    Arguments:
+        extents: source, in the layout of `_offsets`.
+        buffer: target, a uint8 tensor.
+        pace: delays the copies as a simulated link would; None for no delay.
     """
     for extent, held in _places(extents, buffer):
         _copy(held, _bytes_of(extent), pace)
 
 
 def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """Copy a host buffer to device memory.
+    """Copy a host buffer to device memory; the inverse of `copy_out`.
 
     On a GPU the copies run asynchronously in the current stream.
     """
@@ -149,7 +157,12 @@ def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None)
 
 
 def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
-    """Return a host-buffer view with a tensor's data; None if it was not copied."""
+    """Return a view of a host buffer with a tensor's data; None if there is no copy.
+
+    Arguments:
+        tensor: tensor in device memory, which may be freed.
+        extents, buffer: as in `copy_out`.
+    """
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
     for extent, held in _places(extents, buffer):
@@ -160,17 +173,17 @@ def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor
 
 
 def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return equally shaped meta tensors."""
+    """Return meta tensors with the same shapes, strides and dtypes."""
     return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors)
 
 
 def size_of(blank: Iterable[Tensor]) -> int:
-    """Return the total bytes of tensors."""
+    """Return the bytes of a host buffer for these tensors (see `views_of`)."""
     return sum(map(_span_bytes, blank))
 
 
 def views_of(blank: Sequence[Tensor], buffer: Tensor) -> Iterator[Tensor]:
-    """Yield each tensor as a view of a host buffer."""
+    """Yield views of a host buffer, with the shapes, strides and dtypes of tensors."""
     sizes = [_span_bytes(tensor) for tensor in blank]
     for tensor, at, size_bytes in zip(blank, _offsets(sizes), sizes, strict=True):
         own = buffer[at : at + size_bytes].view(tensor.dtype)
@@ -183,9 +196,12 @@ def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent,
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Compute the begin of each extent in a host buffer without gaps.
+    """Compute the offset of each extent in a host buffer without gaps, in bytes.
 
-    Extents are ordered by their alignment, so that each can be read in its own dtype.
+    Extents lie in the buffer in order of alignment, the largest first, so that each can be read in its own dtype.
+
+    Arguments:
+        sizes: bytes of each extent.
     """
     found, at = [0] * len(sizes), 0
     for k in sorted(range(len(sizes)), key=lambda k: -_divides(sizes[k])):
@@ -195,7 +211,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 
 
 def _divides(size_bytes: int) -> int:
-    """Return the largest power of two, up to the widest dtype, that divides the size."""
+    """Return the largest power of two, at most 16 bytes, that divides a size."""
     return min(size_bytes & -size_bytes or _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)
 
 

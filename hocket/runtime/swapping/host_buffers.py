@@ -39,7 +39,7 @@ class HostBuffers:
         """Return a buffer of exactly `size_bytes` bytes, with undefined contents.
 
         Raises:
-            Exception: the error of `refuse`, if the budget does not allow it.
+            Exception: the error that `refuse` builds, if the budget does not allow the buffer.
         """
         if self.used_bytes + size_bytes > self._budget_bytes:
             raise refuse(size_bytes, self.used_bytes)
@@ -55,12 +55,12 @@ class HostBuffers:
         return buffer
 
     def give_back(self, buffer: Tensor) -> None:
-        """Return a buffer that is no longer needed."""
+        """Put back a buffer that is no longer needed, for reuse."""
         self._free.setdefault(buffer.nbytes, []).append(buffer)
         self.used_bytes -= buffer.nbytes
 
     def _make_room(self, size_bytes: int) -> None:
-        """Free unused buffers, the largest first, until `size_bytes` fit in the budget."""
+        """Free unused buffers, largest first, until `size_bytes` more fit in the budget."""
         for size in sorted(self._free, reverse=True):
             while self._free[size] and self.held_bytes + size_bytes > self._budget_bytes:
                 self._free[size].pop()

@@ -26,7 +26,12 @@ class HostLink:
     """Simulated host link of one machine, as one worker sees it."""
 
     def __init__(self, path: Path, bytes_per_s: float) -> None:
-        """Open the shared file, which has a time for each direction."""
+        """Open the shared file.
+
+        Arguments:
+            path: the file, with the time at which each direction becomes free.
+            bytes_per_s: bandwidth of each direction.
+        """
         self._bytes_per_s = bytes_per_s
         self._file = os.open(path, os.O_RDWR)
         self._moments = mmap.mmap(self._file, 2 * _MOMENT.size)
@@ -55,6 +60,8 @@ def host_link(bytes_per_s: float, board: KVExchange, local_rank: int) -> HostLin
     """Create the link of this machine; a collective call of all workers of a run.
 
     Arguments:
+        bytes_per_s: bandwidth of each direction.
+        board: exchange of JSON values among the workers.
         local_rank: rank of this worker within its machine; rank 0 creates the file.
     """
     made: Path | None = None

@@ -48,7 +48,7 @@ class MemoryManager:
         Arguments:
             number: number of the device, for errors.
             device_budget_bytes, host_budget_bytes: limits of the device's and the host's memory.
-            pace_out, pace_in: callbacks for copied bytes of each direction, to simulate a link.
+            pace_out, pace_in: delay copies of each direction, to simulate a link (HostLink.out, HostLink.back).
         """
         self._number, self._device = number, indexed(device)
         self.streams = Streams(self._device)
@@ -65,7 +65,10 @@ class MemoryManager:
     # -- values come and go
 
     def wrote(self, value: Value, thing: Any) -> None:
-        """Add a value that was computed on the device or received from another device.
+        """Register a value that was computed on the device or received by it.
+
+        Arguments:
+            thing: the engine's object for the value (stage/device.py).
 
         Raises:
             MemoryExceeded: the device's budget is exceeded.
@@ -81,10 +84,16 @@ class MemoryManager:
             self._check(held, 0)
 
     def received(self, value: Value, message: Iterable[Tensor]) -> HostCopy:
-        """Add a value that the host received from another host.
+        """Copy a value that this host received from another host to a host buffer.
+
+        Arguments:
+            message: the received tensors.
+
+        Returns:
+            The engine's object for the copy.
 
         Raises:
-            MemoryExceeded: the host's budget does not allow it.
+            MemoryExceeded: the host's budget does not allow the copy.
         """
         tensors = tuple(message)
         with self._lock:
@@ -96,7 +105,7 @@ class MemoryManager:
         return HostCopy(held)
 
     def carried(self, copy: HostCopy) -> tuple[Tensor, ...]:
-        """Return a boundary value on the host as views of its buffer, to send it."""
+        """Return the tensors of a value on the host, as views of its buffer, to send them."""
         held = copy.held
         assert held.buffer is not None
         found = tuple(on_host(tensor, held.extents, held.buffer) for tensor in held.thing)
@@ -105,11 +114,11 @@ class MemoryManager:
         return tuple(tensor for tensor in found if tensor is not None)
 
     def left(self, value: Value, sending: bool = False) -> None:
-        """Hand a value over to a transfer.
+        """Remove a value that was handed over to a transfer.
 
         Arguments:
-            sending: True if the transfer reads its memory until `sent`. Other values in the same storage may be swapped
-                out meanwhile.
+            sending: True if the transfer reads the value's memory until `sent`. Other values in the same storage may
+                be swapped out meanwhile.
         """
         with self._lock:
             held = self._known(value)
@@ -121,20 +130,21 @@ class MemoryManager:
                 self._leaving[value.plain] = held
 
     def sent(self, value: Value) -> None:
-        """Note that a value's message is complete.
+        """Note that the send of a value is complete.
 
-        Storages to which other values will return are freed until then.
+        The memory of unused storages to which other values will return from the host is freed until then. All other
+        storages are destroyed with their last tensor.
         """
         with self._lock:
             self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
 
     def freed(self, value: Value, inherited: bool = False) -> None:
-        """Free a copy of a value.
+        """Free one named copy of a value.
 
-        The device memory of a value on the host is freed with its last device copy.
+        If the value has a copy on the host, its device memory is freed with its last device copy.
 
         Arguments:
-            inherited: True if another value was written into its memory.
+            inherited: True if another value was written into the same memory.
         """
         with self._lock:
             held = self._known(value)
@@ -160,12 +170,16 @@ class MemoryManager:
         """Copy a value from device to host, and free the values that the swap frees.
 
         Arguments:
+            value: name of the copy on the device.
             copy: name of the copy on the host.
             frees: values that the swap frees.
-            counted: False if the swap is not part of a program; it is then not counted or paced.
+            counted: False if the swap is not part of a program; it is then neither counted nor delayed.
+
+        Returns:
+            The engine's object for the copy on the host.
 
         Raises:
-            MemoryExceeded: the host's budget does not allow it.
+            MemoryExceeded: the host's budget does not allow the copy.
         """
         with self._lock:
             held = self._known(value)
@@ -189,18 +203,21 @@ class MemoryManager:
         return HostCopy(held)
 
     def swap_in(self, copy: Value, value: Value, frees: Iterable[Value] = (), counted: bool = True) -> Any:
-        """Copy a swapped value back from the host.
+        """Copy a value from host to device, and free the values that the swap frees.
 
-        It becomes the same object as before the swap out, in the same storages.
+        The value gets the same tensor objects and storages as before its swap out.
 
         Arguments:
             copy: name of the copy on the host.
             value: name of the copy on the device.
             frees: values that the swap frees.
-            counted: False if the swap is not part of a program; it is then not counted or paced.
+            counted: False if the swap is not part of a program; it is then neither counted nor delayed.
+
+        Returns:
+            The engine's object for the value.
 
         Raises:
-            MemoryExceeded: the device's budget does not allow it.
+            MemoryExceeded: the device's budget does not allow the copy.
         """
         with self._lock:
             held = self._known(copy)
@@ -227,7 +244,11 @@ class MemoryManager:
     # -- between segments
 
     def rename(self, copy: HostCopy, value: Value) -> None:
-        """Give a host copy that stays between segments its name of the next segment."""
+        """Rename a host copy that was kept between segments.
+
+        Arguments:
+            value: name of the copy in the next segment.
+        """
         held = copy.held
         with self._lock:
             if held.state is not ValueState.HOST:
@@ -269,7 +290,10 @@ class MemoryManager:
     # -- budgets
 
     def make_room(self, more_bytes: float) -> None:
-        """Wait for other threads to release memory, before `more_bytes` are allocated."""
+        """Wait up to half a second until `more_bytes` more fit into the device's budget.
+
+        Other threads release memory meanwhile; see `Storages.wait`.
+        """
         with self._lock:
             self.storages.wait(more_bytes)
 

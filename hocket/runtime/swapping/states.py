@@ -1,6 +1,6 @@
 """States of a swapped value: its location, and allowed transitions.
 
-A value has one state, even if it has several named copies. The names of copies that are in use are counted for each
+A value has one state, even if it has several named copies. The numbers of copies that are in use are kept for each
 location. A transition that is not in the table is an error, which names the value.
 
 Source: Harmony's memory manager keeps "a state machine tracking the lifetime of all tensors used" (section 3). The
@@ -47,12 +47,12 @@ class SwappedValue:
     """One value with its location.
 
     Attributes:
-        value: name without the number of a copy.
-        thing: the engine's object for it while it is on the device.
-        extents: its memory on the device.
-        state: its location.
-        buffer: its memory on the host, if any.
-        on_device, on_host: numbers of its copies in use, by location.
+        value: name of the value, without the number of a copy.
+        thing: the engine's object for the value; None if it was never on the device.
+        extents: memory of the value on the device.
+        state: location of the value.
+        buffer: memory of the value on the host, if any.
+        on_device, on_host: numbers of the copies in use on the device and on the host (`Value.copy`).
         blank: meta tensors of a value that was received on the host and was never on the device.
         inherited: True if a later value was written over its device memory; it can then only be dropped.
     """
@@ -86,6 +86,6 @@ class SwappedValue:
 
 @dataclass(frozen=True, eq=False)
 class HostCopy:
-    """Entry of the engine's store for a copy on the host."""
+    """The engine's object for a copy of a value on the host."""
 
     held: SwappedValue

@@ -47,9 +47,9 @@ class Swapper:
     # -- between segments
 
     def settle(self, stage: int, runner: StageRunner) -> None:
-        """Place a new stage, or its new weights.
+        """Register a stage that is new or has new weights with the memory manager.
 
-        Weights and optimizer state are moved to the host if they stay there between segments.
+        If weights and optimizer state stay on the host between segments, they are moved there.
 
         Raises:
             MemoryExceeded: the weights of a single stage do not fit.
@@ -65,7 +65,7 @@ class Swapper:
     def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
         """Keep one stage's weights and optimizer state on the device inside this context.
 
-        They may be changed inside.
+        They may be changed there.
         """
         for what in STATE if self._rests else ():
             copy, device = Value(what, stage, 0, copy=1), Value(what, stage, 0, copy=2)
@@ -76,10 +76,10 @@ class Swapper:
         self.settle(stage, runner)
 
     def begin(self, value: Value, runner: StageRunner) -> Any:
-        """Return the store's entry for a value that exists before a segment.
+        """Return the store's object for a value that exists before a segment.
 
         Raises:
-            MemoryExceeded: it does not fit.
+            MemoryExceeded: the value does not fit.
         """
         if value.on_host:
             copy = self._resting.pop((value.stage, value.what))
@@ -90,7 +90,11 @@ class Swapper:
         return thing
 
     def end(self, store: Mapping[Value, Any]) -> None:
-        """End a segment; the remaining host copies are kept until the next."""
+        """End a segment; the remaining host copies are kept until the next segment.
+
+        Arguments:
+            store: values at the end of the segment.
+        """
         for value, thing in store.items():
             if isinstance(thing, HostCopy):
                 self._resting[value.stage, value.what] = thing
@@ -135,9 +139,10 @@ class Swapper:
             del store[value]
 
     def took(self) -> LinkSums:
-        """Compute the time of swaps, from the latest swaps of each value.
+        """Sum up bytes and seconds of swaps, to fit latency and bandwidth.
 
-        The slowest of every fifty is left out, because other work disturbed it.
+        A swap counts with the mean time of the latest swaps of the same value, without the slowest two percent, which
+        other work disturbed.
         """
         found = LinkSums()
         for (*_, size_bytes), seconds in self._took.items():
@@ -149,7 +154,7 @@ class Swapper:
         """Report the values that an instruction has written on the device.
 
         Raises:
-            MemoryExceeded: they do not fit.
+            MemoryExceeded: the values do not fit.
         """
         for value in _moved(instruction.writes):
             self.memory.wrote(value, store[value])
@@ -163,11 +168,14 @@ class Swapper:
     def came(self, value: Value, thing: Any) -> Any:
         """Report a value received by the device or its host.
 
+        Arguments:
+            thing: the received object.
+
         Returns:
-            The value in memory that can be freed.
+            The store's object for the value, in memory that can be freed.
 
         Raises:
-            MemoryExceeded: it does not fit.
+            MemoryExceeded: the value does not fit.
         """
         if value.on_host:
             return self.memory.received(value, thing)

@@ -1,8 +1,8 @@
 """Tensor parallelism over a device mesh, as DTensors.
 
-A split is applied to a model's parameters and modules, with collectives of a process group. Parameter names do not
-change, so that a checkpoint by global names fits any tensor-parallel size. Sharded parameters are DTensors with
-placements, or local tensors, which have less overhead.
+A tensor-parallel split is applied to a model's parameters and modules, with collectives of a process group. Parameter
+names do not change, so that a checkpoint by global names fits any tensor-parallel size. Sharded parameters are
+DTensors with placements, or local tensors, which have less overhead.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from hocket.runtime.tensor_parallel.process_group import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
-    """Reduce a whole model, in place, to the shard of this process.
+    """Cut a whole model, in place, to the tensor-parallel shard of this process.
 
     This is a collective call of the mesh.
 
@@ -43,7 +43,7 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
 def as_dtensors(
     model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, DTensor]:
-    """Return sharded parameters by name, as DTensors that share the local memory.
+    """Return the sharded parameters by name, as DTensors that share the local memory.
 
     Tied parameters appear under their first name.
 

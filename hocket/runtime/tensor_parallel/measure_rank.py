@@ -28,18 +28,19 @@ def measure_member(
     request: MeasureRequest = USUAL_REQUEST,
     sequence_parallel: bool = False,
 ) -> ModelProfile:
-    """Measure one rank of a tensor-parallel job.
+    """Profile one rank of a tensor-parallel job, without the time of collectives.
 
     A profile of a GPU in the catalogue has the catalogue's device type, so that it fits cluster files. Layers and
     tensors have the names of the undivided job, so that a tensor-parallel plan fits the job.
 
     Arguments:
         width: tensor-parallel size; 1 measures the whole model.
-        microbatch_sizes: samples per microbatch to measure.
+        microbatch_sizes: microbatch sizes to measure, in samples.
         sequence_parallel: True to use sequence parallelism where possible.
 
     Raises:
         RefusedError: the model cannot be divided; the error names the module and the reason.
+        InputError: sequence parallelism for one device.
     """
     if width == 1 and sequence_parallel:
         raise InputError("sequence_parallel", "true, for one device", "false", "Set `tensor` to 2 or more.")
@@ -71,9 +72,9 @@ class _Count:
 
     Attributes:
         reductions: number of all-reduces in (forward, backward).
-        reduced_bytes: their total bytes.
+        reduced_bytes: total bytes of these all-reduces.
         gathers: number of all-gathers and reduce-scatters in (forward, backward).
-        gathered_bytes: their total bytes.
+        gathered_bytes: total bytes of these all-gathers and reduce-scatters.
     """
 
     reductions: tuple[int, int] = (0, 0)

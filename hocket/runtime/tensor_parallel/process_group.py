@@ -14,7 +14,7 @@ from hocket.profiling.tensor_parallel.group import SingleRank
 
 
 class ProcessMembers(SingleRank):
-    """Rank of a process group.
+    """Tensor-parallel group over a process group, as seen by one of its ranks.
 
     Before `join` the group has only this rank, which is enough to capture a sharded model.
     """
@@ -27,7 +27,7 @@ class ProcessMembers(SingleRank):
         self._group = group
 
     def total(self, tensor: Tensor) -> Tensor:
-        """All-reduce a tensor over the process group; a copy without one."""
+        """All-reduce a tensor over the process group; a copy if there is no group."""
         mine = super().total(tensor)
         if self._group is not None:
             self._group.allreduce([lent(mine)]).wait()
@@ -64,8 +64,8 @@ class ProcessMembers(SingleRank):
 def lent(tensor: Tensor) -> Tensor:
     """Return a one-dimensional alias of a contiguous tensor, for a blocking transfer.
 
-    Gloo's thread releases its tensors a little after it reports completion. With an alias it does not keep the memory
-    alive.
+    Gloo's thread releases its tensors a little after it reports completion. On a CPU the alias does not own the
+    memory, so that Gloo does not keep the memory alive.
     """
     if tensor.device.type != "cpu" or not tensor.nbytes:
         return tensor.view(-1)

@@ -43,7 +43,8 @@ class DeferredGroup:
     Before `bind`, while models are captured and measured, it consists of one rank.
 
     Attributes:
-        bytes: total bytes of the collectives' tensors, by kind; for gathers and scatters the whole tensors.
+        bytes: total bytes of the collectives' tensors, by kind ("all_reduces", "gathers", "scatters"); for gathers and
+            scatters, bytes of the whole tensors.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class DeferredGroup:
         self.bytes: Counter[str] = Counter()
 
     def bind(self, members: TensorParallelGroup) -> None:
-        """Use these ranks from now on."""
+        """Use this group for collectives from now on, and reset the counts."""
         self._members = members
         self.forget()
 
@@ -91,19 +92,22 @@ class DeferredGroup:
 
 
 class Division:
-    """One rank's shard of a job.
+    """One rank's tensor-parallel shard of a job.
 
     Attributes:
         split: tensor-parallel split of the whole model.
-        member: this rank's number in its group.
+        member: this worker's tensor-parallel rank.
         job: job with the sharded model.
-        members: group of the sharded model.
+        members: tensor-parallel group that the sharded model uses.
     """
 
     def __init__(self, whole: Job, split: TensorSplit, member: int) -> None:
         """Divide a job.
 
-        The whole job is unchanged. It shares all tensors that are not divided.
+        The whole job is unchanged. The sharded model shares all tensors that are not divided with it.
+
+        Arguments:
+            member: tensor-parallel rank, from 0.
 
         Raises:
             RefusedError: the optimizer's step of a shard differs from that of the whole weight.
@@ -120,13 +124,16 @@ class Division:
         self._cuts = cuts(model, split)
 
     def whole(self, state: State, gather: Gather, keeps: bool = True) -> dict[str, dict[str, Any]]:
-        """Gather whole state from the ranks' shards, one tensor at a time.
+        """Gather the unsharded state from the ranks' shards, one tensor at a time.
 
-        This is a collective call of the ranks. Optimizer state with the shape of its weight is divided like the weight.
+        This is a collective call of the ranks. Optimizer state with the shape of its weight is divided like the
+        weight.
 
         Arguments:
+            state: this rank's weights, buffers and optimizer state, see `ModelState.state`.
             gather: all-gather between the ranks.
-            keeps: False if this rank only contributes its shards; the result then lacks divided tensors.
+            keeps: False if this rank only contributes its shards. The result then has only tensors that are not
+                divided.
         """
 
         def together(name: str, part: Tensor) -> Tensor | None:
@@ -141,7 +148,7 @@ class Division:
         return found
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:
-        """Cut this rank's shard out of a whole state."""
+        """Cut this rank's shard out of an unsharded state, the inverse of `whole`."""
 
         def own(name: str, whole: Tensor) -> Tensor:
             return part_of(whole, self._cuts[name], self.split.width, self.member)
@@ -149,10 +156,10 @@ class Division:
         return self._turned(state, own)
 
     def _turned(self, state: State, turn: Callable[[str, Tensor], Tensor | None]) -> dict[str, dict[str, Any]]:
-        """Transform every divided tensor of a state, one at a time.
+        """Replace every divided tensor of a state, one at a time.
 
         Arguments:
-            turn: called with the name of the weight and the tensor.
+            turn: called with the name of the weight and the tensor; returns the new tensor.
         """
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
@@ -175,7 +182,10 @@ class Division:
 
 
 def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
-    """Pad a vocabulary shard to the longest, because all-gathers need equal sizes."""
+    """Pad a vocabulary shard to the size of the largest shard, as all-gathers require.
+
+    Other shards are returned unchanged.
+    """
     missing = -(-cut.words // width) - part.shape[cut.dim] if cut.words else 0
     if not missing:
         return part
@@ -186,7 +196,7 @@ def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
 def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSplit:
     """Find the tensor-parallel split of a job's model.
 
-    It is sequence-parallel if that is requested and proved to be equivalent.
+    With `sequence_parallel`, a block is sequence-parallel where that is proved to be equivalent.
 
     Raises:
         RefusedError: the model cannot be divided; the error names the module and the reason.
@@ -201,8 +211,8 @@ def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSpl
 def divided_tensors(captured: Captured) -> frozenset[str]:
     """Find the tensors between layers that differ between ranks.
 
-    These are outputs of column-parallel layers and everything computed from them before a row-parallel layer or a
-    cross-entropy, and sequence slices. All other tensors, and their gradients, are equal on all ranks.
+    These are outputs of column-parallel layers, tensors computed from them before the next row-parallel layer or
+    cross-entropy, and slices of the sequence. All other tensors, and their gradients, are equal on all ranks.
     """
     trace, own = captured.trace, set[int]()
     for node in trace.nodes:

@@ -15,10 +15,16 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 
 
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
-    """Add the gradients of two halves of a batch.
+    """Add the gradients of two halves of a batch, each computed by one wave.
 
-    The sum is in the memory of `lent`; `own` is unchanged. Each half is already weighted by its share of the batch's
-    samples (loss_scale.py).
+    Each half is already weighted by its share of the batch's samples (loss_scale.py).
+
+    Arguments:
+        own: gradients of this wave's half; unchanged.
+        lent: gradients of the other wave's half; the sum is written into their memory.
+
+    Returns:
+        The sum, by bucket.
     """
     with torch.no_grad():
         for mine, theirs in zip(own, lent, strict=True):
@@ -27,7 +33,12 @@ def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
 
 
 def alone(own: Sequence[Bucket], buckets: Buckets, factor: float) -> list[Bucket]:
-    """Scale the gradients of the very first half-batch by a factor, in new memory."""
+    """Scale the gradients of the very first half-batch of a run, in new memory.
+
+    Arguments:
+        own: gradients by bucket; unchanged.
+        buckets: the stage's buckets, for new memory.
+    """
     found = []
     with torch.no_grad():
         for mine in own:

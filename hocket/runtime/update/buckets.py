@@ -19,10 +19,11 @@ class Bucket:
     """Weight gradients of one bucket of one update, summed over microbatches so far.
 
     Attributes:
-        gradients: one for each parameter of the bucket; None if it has not arrived.
+        number: number of the bucket in its stage.
+        gradients: gradient of each parameter of the bucket; None if it is not computed yet.
         flats: flat memory, one tensor for each dtype, if the bucket is summed over devices; else (). The gradients are
             views of it.
-        parts: this device's shard of each flat tensor, if sums are scattered; else the whole tensors.
+        parts: this device's shard of each flat tensor, if the sum is reduce-scattered; else the whole tensors.
         views: view of each parameter's gradient in the flat memory.
         released: on a GPU, event after the work of another stream that used the memory last; else None.
     """
@@ -57,7 +58,7 @@ class GradientBucket:
     Attributes:
         names: global names of the trainable parameters.
         summed: True if the bucket is summed over devices and therefore in flat memory.
-        scattered: True if this device gets and steps only a shard of the sum.
+        scattered: True if the sum is reduce-scattered, and this device updates only its shard of the weights.
     """
 
     names: tuple[str, ...]
@@ -71,12 +72,13 @@ class Buckets:
     Attributes:
         names: names of each bucket's parameters.
         summed: for each bucket, True if it is summed over devices.
-        scattered: for each bucket, True if this device gets and steps only a shard.
+        scattered: for each bucket, True if its sum is reduce-scattered.
         part: number of this device's shard.
         flats: layout of each bucket's weights in flat memory.
         sums: layout of each bucket's gradients in flat memory.
         places: (bucket, position in it) by parameter name.
-        runs: range of elements in this device's shard, by name of each scattered parameter.
+        runs: (begin, end) of the elements of a parameter that are in this device's shard, by parameter name, for
+            scattered buckets.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Buckets:
             tensors: trainable parameters by global name.
             buckets: buckets of the stage; every name is in exactly one bucket.
             part: (number of this device's shard, number of shards).
-            long: dtype in which gradients are summed, by name.
+            long: dtype in which gradients are summed, by parameter name.
         """
         self.names, self.summed = tuple(b.names for b in buckets), tuple(b.summed for b in buckets)
         self.scattered, self.part = tuple(b.scattered for b in buckets), part[0]
@@ -119,16 +121,22 @@ class Buckets:
                 yield names, flat
 
     def steps(self, name: str) -> bool:
-        """True if this device steps the weight, or a shard of it."""
+        """True if this device's optimizer updates the weight, or a shard of it."""
         first, last = self.runs.get(name, (0, 1))
         return first < last
 
     def part_of(self, name: str, tensor: Tensor) -> Tensor:
-        """Return the part of a whole weight that this device steps."""
+        """Return the part of a whole weight that this device's optimizer updates.
+
+        For a scattered bucket it is a one-dimensional range of elements, else the weight itself.
+        """
         return tensor.reshape(-1)[slice(*self.runs[name])] if name in self.runs else tensor
 
     def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        """Yield the gradients of a bucket for this device's step, by name."""
+        """Yield (parameter name, gradient) for this device's optimizer step.
+
+        Gradients of a scattered bucket are one-dimensional parts, see `part_of`.
+        """
         names, own = self.names[bucket.number], bucket.gradients
         if self.scattered[bucket.number]:
             own = list(self.flats[bucket.number].pieces(bucket.parts, self.part))
@@ -137,7 +145,7 @@ class Buckets:
                 yield name, gradient
 
     def take(self, number: int) -> Bucket:
-        """Return an empty bucket, with reused memory if possible."""
+        """Return an empty bucket with this number, with reused memory if possible."""
         if self._free[number]:
             bucket = self._free[number].pop()
             if bucket.released is not None:
@@ -157,6 +165,10 @@ class Buckets:
         """Sum gradients of shared weights into a new bucket of this stage.
 
         They are added in the given order, in new memory.
+
+        Arguments:
+            number: number of the new bucket.
+            buckets: the buckets of all stages that share the weights.
         """
         total = Bucket(number, len(self.names[number]))
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Gradient clipping: a device's share of the norm, and the factor of its step.
+"""Gradient clipping: a device's share of the squared norm, and clipping factors.
 
 The norm is computed over all devices, together with the sum of loss weights if there are any. Every element of every
 gradient is counted once:
@@ -20,10 +20,12 @@ from hocket.program.program import StageShape
 
 
 class Squares:
-    """A device's share of the sum of squares, and of the sum of loss weights if any.
+    """A device's share of the sum of squared gradients, and of loss weights if any.
+
+    After an all-reduce it has the sums over all devices.
 
     Attributes:
-        flats: one tensor with the sum of squares, or with both sums; collectives sum it.
+        flats: one tensor: the sum of squares, or (sum of squares, sum of loss weights).
         parts: the same tensor.
     """
 
@@ -65,7 +67,9 @@ class Clipping:
     def squares(
         self, gradients: Iterable[tuple[int, int, str, Tensor]], device: torch.device, weight: float = 0.0
     ) -> Squares:
-        """Compute this device's share, or that of its tensor-parallel group.
+        """Compute this device's share of the sum of squared gradients.
+
+        With tensor parallelism, it is the share of this rank's group, after a collective call.
 
         Arguments:
             gradients: (stage, bucket, parameter name, gradient).
@@ -85,7 +89,7 @@ class Clipping:
         return Squares(torch.stack((total, torch.full_like(total, weight))) if self._weighted else total)
 
     def alone(self, gradients: Iterable[Tensor]) -> Tensor | float:
-        """Compute the factor of a step's gradients, if these are all gradients."""
+        """Compute the clipping factor from all gradients of the model; 1.0 if not clipped."""
         return (
             scale_of(squares_of(list(gradients)), self._most)
             if self._most is not None and isfinite(self._most)
@@ -93,9 +97,9 @@ class Clipping:
         )
 
     def factor(self, squares: Squares) -> Tensor | float:
-        """Compute the factor of a step's gradients from the sums over all devices.
+        """Compute the clipping factor from the sums over all devices.
 
-        With loss weights, the factor also divides by their sum.
+        With loss weights, the factor also divides by the sum of the weights.
         """
         (found,) = squares.flats
         most = self._most if self._most is not None and isfinite(self._most) else None

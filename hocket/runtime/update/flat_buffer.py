@@ -16,7 +16,13 @@ _ALIGNMENT = 16  # elements: an alignment that suits vector units and NCCL
 
 
 class _Place(NamedTuple):
-    """Place of a tensor: its memory and first element."""
+    """Place of a tensor in flat memory.
+
+    Attributes:
+        memory: number of the flat tensor.
+        at: index of the first element in the flat tensor.
+        shape: shape of the tensor.
+    """
 
     memory: int
     at: int
@@ -32,10 +38,10 @@ class Flat:
     """Layout of tensors in flat memory.
 
     Attributes:
-        dtypes: dtype of each memory.
-        sizes: elements of each memory; a multiple of `parts`.
+        dtypes: dtype of each flat tensor.
+        sizes: number of elements of each flat tensor; a multiple of `parts`.
         places: place of each tensor.
-        parts: number of equal parts of each memory.
+        parts: number of equal parts of each flat tensor.
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -45,7 +51,7 @@ class Flat:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor], parts: int = 1) -> "Flat":
-        """Lay out tensors in this order."""
+        """Lay out tensors in this order, in one flat tensor for each dtype."""
         dtypes = list(dict.fromkeys(t.dtype for t in tensors))
         sizes, places = [0] * len(dtypes), []
         for t in tensors:
@@ -59,7 +65,7 @@ class Flat:
         """Return the same layout for other dtypes.
 
         Arguments:
-            dtypes: one for each tensor; equal for all tensors in one memory.
+            dtypes: dtype of each tensor; equal for all tensors in the same flat tensor.
         """
         found = list(self.dtypes)
         for place, dtype in zip(self.places, dtypes, strict=True):
@@ -67,23 +73,24 @@ class Flat:
         return replace(self, dtypes=tuple(found))
 
     def memory(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Allocate memory for all tensors, filled with zeros."""
+        """Allocate the flat tensors, filled with zeros."""
         pairs = zip(self.sizes, self.dtypes, strict=True)
         return tuple(torch.zeros(size, dtype=dtype, device=device) for size, dtype in pairs)
 
     def views(self, memory: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return views of all tensors in the memory, with their shapes."""
+        """Return all tensors as views of the flat tensors `memory`."""
         return tuple(memory[p.memory][p.at : p.end].view(p.shape) for p in self.places)
 
     def part(self, memory: Tensor, number: int) -> Tensor:
-        """Return one part of one memory, as a view."""
+        """Return part `number` of one flat tensor, as a view."""
         size = memory.numel() // self.parts
         return memory[number * size : (number + 1) * size]
 
     def runs(self, number: int) -> tuple[tuple[int, int], ...]:
-        """Return the range of each tensor's elements that lie in one part.
+        """Return the range of each tensor's elements that lie in part `number`.
 
-        Each range is (begin, end); they are equal if the part has no element of the tensor.
+        Each range is (begin, end), counted within the tensor. Begin and end are equal if the part has no element of
+        the tensor.
         """
         found = []
         for p in self.places:
@@ -94,14 +101,14 @@ class Flat:
         return tuple(found)
 
     def pieces(self, parts: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
-        """Return the elements of each tensor in one device's parts.
+        """Return the elements of each tensor that lie in one device's parts.
 
         Arguments:
-            parts: the device's part of each memory.
-            number: number of the parts.
+            parts: the device's part of each flat tensor.
+            number: number of the part.
 
         Returns:
-            One-dimensional views, one for each tensor; empty if the parts have none of its elements.
+            A one-dimensional view for each tensor; empty if the part has no element of the tensor.
         """
         found = []
         for p, (first, last) in zip(self.places, self.runs(number), strict=True):

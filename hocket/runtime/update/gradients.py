@@ -37,14 +37,17 @@ class Gradients:
     def note(self, clock: Callable[[], float]) -> Sequence[Arrival]:
         """Record when each gradient that is summed over devices is computed.
 
+        Arguments:
+            clock: current time in seconds.
+
         Returns:
-            A list that grows with every gradient.
+            A list to which every later gradient is appended.
         """
         self._clock = clock
         return self._arrivals
 
     def watch(self, slot: WeightSlot) -> None:
-        """Register hooks on a slot's leaves; call it once for each slot."""
+        """Register hooks on the leaf tensors of a slot; call it once for each slot."""
         for name, leaf in slot.leaves.items():
             bucket, position = self._buckets.places[name]
             if self._buckets.summed[bucket]:
@@ -53,9 +56,9 @@ class Gradients:
     def begin(self, slot: WeightSlot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
         """Prepare a backward.
 
-        Its gradients are added to `sums`, or to fresh buckets if `sums` is empty.
-
         Arguments:
+            slot: weights of the backward.
+            sums: buckets to which the gradients are added; new buckets are used if it is empty.
             ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is
                 computed.
             counts: False to set every gradient of this backward to zero, because the loss has weight 0. The gradient of
@@ -71,7 +74,7 @@ class Gradients:
                     slot.leaves[name].grad = gradient
 
     def end(self, slot: WeightSlot) -> tuple[Bucket, ...]:
-        """Finish a backward; return the buckets with its gradients."""
+        """Finish a backward; return all buckets, with its gradients added."""
         for b, (bucket, names) in enumerate(zip(self._active, self._buckets.names, strict=True)):
             for k, name in enumerate(names):
                 leaf = slot.leaves[name]
@@ -90,7 +93,10 @@ class Gradients:
         return found
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
-        """Return a hook that moves a parameter's gradient into flat memory and counts it."""
+        """Return a hook that moves a parameter's gradient into its bucket.
+
+        If the bucket is complete, the hook publishes it.
+        """
 
         def accumulated(leaf: Tensor) -> None:
             active = self._active[bucket]

@@ -29,10 +29,10 @@ from hocket.program.rule import Rule
 
 @dataclass(frozen=True)
 class Scale:
-    """The two factors, for the microbatches of a run and its update rule.
+    """Factors of losses and of summed gradients; see the module's docstring.
 
     Attributes:
-        batches: microbatches of a batch.
+        batches: division of each batch into microbatches.
         rule: update rule of the program.
         loss_weight: the job's loss weight.
     """
@@ -47,16 +47,16 @@ class Scale:
         return len(set(self.rule.batch)) == 1
 
     def samples(self, stage: int, update: int) -> int:
-        """Return N: samples of one update of one stage, over all replicas."""
+        """Return N: number of samples of one update of one stage, over all replicas."""
         return sum(self.batches.samples(m) for m in self.rule.microbatches(stage, update))
 
     def loss(self, microbatch: int, merged: int = 1, weight: float | None = None) -> float:
-        """Compute the factor of a loss's gradient.
-
-        The loss is that of `merged` microbatches, beginning with `microbatch`.
+        """Compute the factor of a loss's gradient, with which the backward starts.
 
         Arguments:
-            weight: weight of that loss, if the job defines loss weights.
+            microbatch: the microbatch of the loss, or the first of merged microbatches.
+            merged: number of microbatches of the loss.
+            weight: weight of the loss, if the job defines loss weights by a function.
         """
         if callable(self.loss_weight):
             assert weight is not None

@@ -27,7 +27,7 @@ class LossWeights:
 
     @property
     def summed(self) -> bool:
-        """True if updates need the sums of the loss weights."""
+        """True if the job computes loss weights, so that updates need their sums."""
         return callable(self.stream.job.loss_weight)
 
     def begin(self, stream: Stream) -> None:
@@ -36,15 +36,15 @@ class LossWeights:
         self._known.clear()
 
     def note(self, microbatch: int, merged: int, batch: Batch) -> None:
-        """Store the weight of a loaded microbatch."""
+        """Store the loss weight of a loaded microbatch, or of merged microbatches."""
         if self.summed:
             samples = self.stream.samples(microbatch, merged)
             self._known[microbatch] = loss_weight(self.stream.job, batch, samples)
 
     def of(self, microbatch: int, merged: int = 1) -> float:
-        """Return the weight of a microbatch's loss.
+        """Return the weight of a microbatch's loss; by default its number of samples.
 
-        The microbatch is loaded if no stage of this device has loaded it.
+        If the weight must be computed and no stage of this device has loaded the microbatch, it is loaded here.
         """
         if not self.summed:
             return self.stream.samples(microbatch, merged)
@@ -53,5 +53,5 @@ class LossWeights:
         return self._known[microbatch]
 
     def take(self, update: int) -> float:
-        """Return the sum over an update's losses that were computed here, and remove them."""
+        """Return the sum of the loss weights of an update on this device, and forget them."""
         return sum(self._known.pop(m, 0.0) for m in self._rule.microbatches(0, update))

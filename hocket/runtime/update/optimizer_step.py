@@ -38,14 +38,14 @@ class OptimizerSteps:
         """Prepare the optimizer steps of one device's stages.
 
         Arguments:
-            weights: weights of the losses that are computed here, and the data of the segment.
+            weights: loss weights of the microbatches that are computed here, and the data of the segment.
             guard: decides which steps are skipped.
         """
         self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
         self._weights, self._guard = weights, guard
 
     def norm(self, instruction: Instruction, store: Store) -> None:
-        """Write this device's share of the squared norm, and of the sum of loss weights."""
+        """Write this device's share of the squared gradient norm and of loss weights."""
         device = self._stages[instruction.stage].device
         gradients = (
             (stage, bucket.number, name, gradient)
@@ -92,9 +92,9 @@ class OptimizerSteps:
         return self._weights.stream.step(self._program.rule.microbatches(stage, update)[0])
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
-        """True if a step may use these gradients.
+        """Ask the guard whether a step may use these gradients.
 
-        If updates may be skipped (on_nan: skip), the stage's buffers are kept, or for a skipped update restored.
+        With on_nan "skip", the stage's buffers are copied after an update, and restored for a skipped update.
         """
         runner = self._stages[stage]
         lets = self._guard.lets(

@@ -25,7 +25,12 @@ Gather = Callable[[Tensor], list[Tensor]]
 
 
 def made_by(collective: Instruction, thing: Any) -> Any:
-    """Return the output of a collective that begins, with allocated memory."""
+    """Return the object into which a collective writes, with allocated memory.
+
+    Arguments:
+        collective: the collective, which begins.
+        thing: its input: the engine's object for the value that it reads.
+    """
     value = collective.writes[0]
     if value.what is ValueKind.GATHERED:
         return thing.gathered(value)
@@ -35,7 +40,11 @@ def made_by(collective: Instruction, thing: Any) -> Any:
 
 
 def over(collective: Instruction, made: Any) -> None:
-    """Free memory that is not needed after a collective."""
+    """Free memory that is not needed after a collective.
+
+    Arguments:
+        made: result of `made_by`.
+    """
     if collective.writes[0].what is ValueKind.PART:
         made.drop_whole()
 
@@ -45,6 +54,9 @@ _TRIED = 8  # rows per replica, and columns, of the weights on which an optimize
 
 def check_sharing(job: Job, replicas: int, way: Feature) -> None:
     """Refuse a job with an optimizer that replicas cannot shard.
+
+    Arguments:
+        way: kind of sharding, for the error.
 
     Raises:
         RefusedError: the optimizer's step of a shard differs from that of the whole weight.
@@ -61,7 +73,7 @@ def whole_state(
     device: torch.device,
     gather: Gather,
 ) -> dict[str, dict[str, object]]:
-    """Gather whole optimizer state by name, with tensors on the CPU.
+    """Gather unsharded optimizer state by parameter name, with tensors on the CPU.
 
     This is a collective call of the replicas.
 
@@ -69,12 +81,12 @@ def whole_state(
         names: parameters in `flat`, in order.
         flat: layout of the parameters.
         number: number of this replica's shard.
-        own: this replica's state by name, without parameters of which its shard has no element.
-        device: torch device of the state.
+        own: state of this replica's shard, by parameter name. Parameters without an element in the shard are missing.
+        device: torch device for the collectives.
         gather: all-gather between the replicas.
 
     Raises:
-        RefusedError: state that is neither a number nor shaped like its weight.
+        RefusedError: an entry is neither a number nor has the shape of its weight.
     """
     kept: dict[str, dict[str, list[Any]]] = {}
     for text in _texts(json.dumps(_kept(names, flat, number, own)), device, gather):
@@ -105,7 +117,15 @@ def whole_state(
 
 
 def part_of(value: object, shape: Sequence[int], run: tuple[int, int]) -> object:
-    """Return the part of an optimizer entry for a range of a weight's elements."""
+    """Cut an optimizer entry to a range of its weight's elements.
+
+    Entries that do not have the weight's shape are returned unchanged.
+
+    Arguments:
+        value: entry of the unsharded optimizer state.
+        shape: shape of the weight.
+        run: (begin, end) of the elements.
+    """
     if isinstance(value, Tensor) and tuple(value.shape) == tuple(shape) and value.dim():
         return value.reshape(-1)[slice(*run)]
     return value
@@ -115,9 +135,9 @@ _PART, _SCALAR, _NUMBER = "part", "scalar", "number"
 
 
 def _kept(names: Sequence[str], flat: Flat, number: int, own: Mapping[str, Entries]) -> dict[str, dict[str, list[Any]]]:
-    """Describe the state's entries of each parameter: [kind, dtype, value].
+    """Describe the optimizer state of each parameter by key, as [kind, dtype, value].
 
-    An entry of kind "part" has no value.
+    Kinds are "part" (a tensor with the shard's elements; it has no value here), "scalar" (a tensor) and "number".
     """
     found: dict[str, dict[str, list[Any]]] = {}
     for name, (first, last) in zip(names, flat.runs(number), strict=True):
@@ -144,7 +164,7 @@ def _plain(sort: str, dtype: str, value: Any = None) -> object:
 
 
 def _texts(text: str, device: torch.device, gather: Gather) -> list[str]:
-    """Gather the texts of all replicas."""
+    """All-gather a text of each replica."""
     data = text.encode()
     lengths = [int(each) for each in gather(torch.tensor([len(data)], device=device))]
     padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)

@@ -19,8 +19,9 @@ class WeightSlot:
     Attributes:
         leaves: leaf tensors by name.
         data: aliases of the leaves without autograd.
-        own: part of `data` that this device's optimizer steps, by name; weights without such a part are left out.
-        flats: flat memory with a shard for each replica.
+        own: part of each weight that this device's optimizer updates, by name; weights without such a part are left
+            out.
+        flats: flat memory of the weights with sharded steps, with a shard for each replica.
         parts: this device's shard of each flat tensor.
         sizes_bytes: bytes of each flat tensor.
         users: number of current users, for weights that are gathered for single rounds. Without users the slot has no
@@ -41,7 +42,11 @@ class WeightSlot:
 
     @classmethod
     def whole(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
-        """Allocate memory for one more version of such tensors."""
+        """Allocate a slot for one more version of whole weights.
+
+        Arguments:
+            like: weights with the same shapes and dtypes, by name.
+        """
         places: dict[str, Tensor] = {}
         pieces: dict[str, Tensor] = {}
         flats: list[Tensor] = []
@@ -64,7 +69,11 @@ class WeightSlot:
 
     @classmethod
     def part(cls, buckets: Buckets, like: Mapping[str, Tensor]) -> "WeightSlot":
-        """Allocate memory for this device's shard of all such tensors."""
+        """Allocate a slot for this device's shard of the weights only, without leaves.
+
+        Arguments:
+            like: weights with the same shapes and dtypes, by name.
+        """
         slot, pieces = cls({}), dict[str, Tensor]()
         parts: list[Tensor] = []
         for names, flat in buckets.sharded():
@@ -78,9 +87,12 @@ class WeightSlot:
         return slot
 
     def used(self, by: int) -> None:
-        """Count one more (1) or one less (-1) user of these weights.
+        """Count one more or one less user of these weights.
 
         Memory is allocated for the first user and freed after the last.
+
+        Arguments:
+            by: 1 or -1.
         """
         self.users += by
         if self.users == (by > 0):

@@ -28,15 +28,17 @@ from hocket.runtime.update.sharding import Gather, part_of, whole_state
 from hocket.runtime.update.slots import WeightSlot
 
 MASTER = "_master"
-"""Key of a master weight, in a longer dtype, within the optimizer's state."""
+"""Key of a master weight, in a dtype of higher precision, in the optimizer's state."""
 
 
 class StageWeights:
     """Weight versions, gradients and optimizer of a stage.
 
     Attributes:
-        optimizer: the user's optimizer; None for a stage without parameters.
-        gathers: True if only a shard is kept, and whole weights are gathered for single rounds.
+        buckets: gradient buckets.
+        gradients: accumulation of weight gradients.
+        optimizer: the user's optimizer; None if this device updates no parameter of the stage.
+        gathers: True if only a shard is kept, and whole weights are gathered for single rounds (ZeRO-3).
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class StageWeights:
         gathers: bool = False,
         masters: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Create slot 0 from copies of tensors.
+        """Create the first version from copies of tensors.
 
         Arguments:
             tensors: trainable parameters by global name, in the model's order.
@@ -56,8 +58,8 @@ class StageWeights:
             optimizer: creates the optimizer of the parameters that this device steps, by name.
             part: (number of this device's shard, number of shards).
             gathers: True to keep only that shard and to gather whole weights for single rounds.
-            masters: master weights in a longer dtype. The optimizer updates copies of them, and slots are casts of
-                these copies.
+            masters: master weights, in a dtype of higher precision, by name; None without master weights. The
+                optimizer updates copies of them, and slots are casts of these copies.
         """
         long = {name: (masters or tensors)[name].dtype for name in tensors}
         self.buckets = Buckets(tensors, buckets, part, long)
@@ -89,16 +91,20 @@ class StageWeights:
 
     @property
     def slots(self) -> tuple[WeightSlot, ...]:
-        """Slots with all leaves, used or free; at least one."""
+        """Slots with leaves for all parameters, used or free; at least one."""
         return (*self._rounds.values(), *self._free) if self.gathers else (self._current, *self._free)
 
     @property
     def flats(self) -> tuple[Tensor, ...]:
-        """Flat tensors of the shard, which lanes hand over."""
+        """Flat tensors of this device's shard, as lanes hand them over."""
         return self._current.parts
 
     def gathered(self, value: Value) -> WeightSlot:
-        """Return the slot for weights gathered in one round, with memory."""
+        """Return the slot, with memory, into which the weights of one round are gathered.
+
+        Arguments:
+            value: name of the gathered weights.
+        """
         if value.index not in self._rounds:
             self._rounds[value.index] = self._free.pop() if self._free else self._emptied_slot()
         slot = self._rounds[value.index]
@@ -124,15 +130,15 @@ class StageWeights:
         training_step: int = 0,
         leave_out: bool = False,
     ) -> WeightSlot:
-        """Compute the next version from the newest version and gradients.
+        """Run the optimizer: compute the next version from the newest one and gradients.
 
         Arguments:
             slot: slot of the newest version.
             buckets: gradients of the whole update.
-            in_place: True if the old version is no longer needed.
+            in_place: True to write over the old version, because it is no longer needed.
             factor: factor of the gradients.
             training_step: training step of the update, from 0; it determines the learning rates.
-            leave_out: True to keep the weights and not to run the optimizer.
+            leave_out: True to skip the optimizer; the next version then equals the newest one.
 
         Returns:
             Slot of the next version.
@@ -161,13 +167,13 @@ class StageWeights:
         return slot
 
     def release(self, slot: WeightSlot) -> None:
-        """Release a version; a later version reuses its memory."""
+        """Release an old version; a later version reuses its slot."""
         if slot is self._current:
             raise InternalError("the newest version cannot be released")
         self._free.append(slot)
 
     def _new_slot(self, like: Mapping[str, Tensor]) -> WeightSlot:
-        """Allocate memory for one more version of such tensors."""
+        """Allocate a slot for one more version of weights with these shapes and dtypes."""
         slot = WeightSlot.whole(self.buckets, like)
         for name, leaf in slot.leaves.items():
             sums_in(leaf, self._long[name])
@@ -175,7 +181,7 @@ class StageWeights:
         return slot
 
     def _emptied_slot(self) -> WeightSlot:
-        """Create a slot without memory; its first user allocates it."""
+        """Create a slot without memory; its first user allocates the memory."""
         slot = self._new_slot(self._like)
         slot.used(-1)
         return slot
@@ -217,14 +223,17 @@ class StageWeights:
                 each._cast(each._current)
 
     def described(self) -> dict[str, Tensor]:
-        """Return the weights of `whole` and `state` together, as meta tensors."""
+        """Return the unsharded weights as meta tensors, in the dtype of master weights.
+
+        Without master weights they have their own dtype.
+        """
         return {n: torch.empty(t.shape, dtype=self._long[n], device="meta") for n, t in self._like.items()}
 
     def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
-        """Return the newest weights by name, not copied.
+        """Return the newest unsharded weights by name, not copied.
 
-        They are gathered if this device has only a shard. Weights with sharded master weights have the compute dtype;
-        others have the optimizer's dtype.
+        They are gathered if this device has only a shard. If a weight's master weight is sharded, the weight has the
+        compute dtype. All other weights have the dtype in which the optimizer updates them.
 
         Arguments:
             gather: see `state`.
@@ -247,7 +256,7 @@ class StageWeights:
         yield from self.apart()
 
     def apart(self) -> Iterator[Tensor]:
-        """Yield the optimizer's own tensors: state and master weights."""
+        """Yield the tensors that only the optimizer uses: its state and master weights."""
         if self._apart:
             yield from self._masters.values()
         if self.optimizer is not None:
@@ -255,9 +264,9 @@ class StageWeights:
                 yield from (value for value in entries.values() if isinstance(value, Tensor))
 
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
-        """Return the optimizer state by parameter name.
+        """Return the unsharded optimizer state by parameter name.
 
-        For sharded master weights it includes the master weight, as MASTER.
+        If master weights are sharded, it includes each master weight, under the key MASTER.
 
         Arguments:
             gather: all-gather between replicas; needed if the step is sharded. The call is then collective.

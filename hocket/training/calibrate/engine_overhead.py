@@ -36,10 +36,11 @@ def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_count
     """Measure the engine overhead of a forward or a backward on this processor.
 
     Arguments:
-        rounds: microbatches to measure.
+        rounds: number of microbatches to measure.
+        clock: current time in seconds.
 
     Returns:
-        Seconds, the mean of both.
+        Seconds, the mean of forward and backward.
     """
     few, more = _device(_FEW), _device(_MORE)
     matrix = torch.ones(_MATRIX, _MATRIX)
@@ -68,7 +69,7 @@ def post_s(microbatches: int = 40) -> float:
     backward after a forward (which posts the next receive), and a load after a backward (which sends).
 
     Arguments:
-        microbatches: microbatches to measure.
+        microbatches: number of microbatches to measure.
 
     Returns:
         Seconds; the same on every worker.
@@ -92,6 +93,9 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
     This is a collective call of at least two workers that share a clock. One microbatch at a time goes through a
     pipeline and back, so that every message is waited for. Messages from the first stage to the second are measured.
 
+    Arguments:
+        microbatches: number of microbatches to measure.
+
     Returns:
         Bytes and seconds of a message; the same on every worker.
     """
@@ -106,8 +110,11 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
 def all_reduce_s(updates: int = 60) -> tuple[int, float]:
     """Measure an all-reduce in training, from the last worker's start to the last end.
 
-    This is a collective call of at least two workers that share a clock. They train some matrices with data
+    This is a collective call of at least two workers that share a clock. They train a few linear layers with data
     parallelism.
+
+    Arguments:
+        updates: number of updates to train.
 
     Returns:
         Bytes and seconds of an all-reduce (mean over the middle half of the updates); the same on every worker.
@@ -116,19 +123,24 @@ def all_reduce_s(updates: int = 60) -> tuple[int, float]:
 
 
 def halves_s(updates: int = 60) -> tuple[int, float, float]:
-    """Measure a reduce-scatter and an all-gather in training.
+    """Measure a reduce-scatter and an all-gather in training, like `all_reduce_s`.
 
-    With gloo they do not take half of an all-reduce each.
+    With gloo, neither takes half the time of an all-reduce.
 
     Returns:
-        Bytes, and seconds of each; the same on every worker.
+        Bytes, seconds of a reduce-scatter, seconds of an all-gather; the same on every worker.
     """
     records = _side_by_side("optimizer", updates)
     return _summed_bytes(), _lasts_s(records, Kind.REDUCE_SCATTER), _lasts_s(records, Kind.ALL_GATHER)
 
 
 def _side_by_side(shard: str, updates: int) -> list[InstructionRecord]:
-    """Train some matrices with data parallelism; return this worker's records."""
+    """Train a few linear layers with data parallelism; return this worker's records.
+
+    Arguments:
+        shard: one of `SHARDS` (program/program.py).
+        updates: number of updates to train.
+    """
     layers, workers = _captured(_STAGE, 1).layers, dist.get_world_size()
     stage = PlanStage(tuple(layer.name for layer in layers), tuple(range(workers)))
     return _records(_STAGE, "data_parallel", workers, (stage,), updates, shard)
@@ -139,9 +151,10 @@ def _summed_bytes() -> int:
 
 
 def _lasts_s(records: Sequence[InstructionRecord], kind: Kind) -> float:
-    """Compute the time of a kind of collective.
+    """Compute the seconds of a kind of collective; a collective call of all workers.
 
-    It is the mean over the middle half of the collectives after the warm-up.
+    They are from the last worker's start to the last worker's end. The result is the mean over the middle half of the
+    collectives after the warm-up.
     """
     own = sorted((r for r in records if r.instruction.kind is kind), key=lambda record: record.start_s)
     times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
@@ -155,12 +168,13 @@ def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = 
     """Measure the effective number of cores, if there are more workers than cores.
 
     This is a collective call. Workers that take turns on a core find their caches evicted. All workers train a small
-    model for a while, then only as many workers as there are cores. The ratio of their paces gives the effective number
-    of cores.
+    model for a while, then only as many workers as there are cores. The ratio of both throughputs gives the effective
+    number of cores.
 
     Arguments:
         cores: number of cores that the workers share.
-        seconds: duration of each training.
+        seconds: duration of each of the two trainings.
+        clock: current time in seconds.
 
     Returns:
         Effective cores, at most `cores`; the same on every worker.
@@ -171,7 +185,15 @@ def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = 
 
 
 def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
-    """Measure the total forwards and backwards per second of all active workers."""
+    """Measure the total throughput of all active workers; a collective call.
+
+    Arguments:
+        active: True if this worker trains.
+        seconds: duration of the training.
+
+    Returns:
+        Forwards with backwards per second; the same on every worker.
+    """
     model, data = _layers(_STAGE), torch.ones(4 * _SAMPLES, _STAGE[0])
     total = torch.zeros(1, dtype=torch.float64)
     dist.barrier()
@@ -188,7 +210,7 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 def _trained(strategy: str, microbatches: int) -> list[InstructionRecord]:
     """Train one batch of a small pipeline; return this worker's compute instructions.
 
-    Each stage has a few matrices.
+    There is one stage for each worker, with a few linear layers.
     """
     workers, each = dist.get_world_size(), len(_STAGE) - 1
     widths = _STAGE + _STAGE[1:] * (workers - 1)
@@ -210,7 +232,12 @@ def _records(
     batches: int,
     shard: str = "none",
 ) -> list[InstructionRecord]:
-    """Train with microbatches of one sample; return this worker's records."""
+    """Train linear layers, with microbatches of one sample; return a worker's records.
+
+    Arguments:
+        widths: numbers of features between the layers.
+        batches: number of periods of the program.
+    """
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
     plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster, shard=shard)
@@ -266,7 +293,7 @@ def _device(layers: int) -> tuple[int, Device]:
 
 
 def _instructions(device: Device, rounds: int) -> list[list[Instruction]]:
-    """Return the instructions of each microbatch."""
+    """Return the instructions of each microbatch, for `rounds` and the warm-up."""
     found: dict[int, list[Instruction]] = {}
     for instruction in device.program.unrolled(rounds + _WARM_UP)[0, COMPUTE]:
         found.setdefault(instruction.index, []).append(instruction)

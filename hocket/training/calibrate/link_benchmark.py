@@ -41,7 +41,7 @@ def measure_links(
 
     This is a collective call. It measures, for each level of a width above 1:
     - messages in both directions between worker 0 and the first worker of the neighbouring component;
-    - all-reduces between the first workers of the components that worker 0's parent joins;
+    - all-reduces between the first workers of all components in worker 0's component of the level above;
     - if messages go through shared memory, also all-reduces of the two workers of the messages, as a TP group.
 
     On a CPU, matrices are multiplied and the message is rewritten before each measurement of an all-reduce or of shared
@@ -97,7 +97,7 @@ def measure_links(
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of transfer."""
+    """A kind of transfer to measure."""
 
     name: str
     among: Sequence[int]  # ranks that take part
@@ -117,7 +117,7 @@ def _nothing(message: torch.Tensor) -> None:
 
 
 class _Busy:
-    """Work like that of a backward: matrix products, and a new message."""
+    """Work between measurements, as in a backward: matrix products, and a new message."""
 
     def __init__(self) -> None:
         self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
@@ -145,7 +145,7 @@ def _series(
     device: torch.device,
     clock: Clock,
 ) -> Iterator[tuple[int, float, float]]:
-    """Measure a transfer for ascending sizes; yield bytes, seconds, busy cores.
+    """Measure a transfer for ascending sizes; yield (bytes, seconds, busy cores).
 
     Workers that do not take part only wait.
     """

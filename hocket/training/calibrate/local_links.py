@@ -91,7 +91,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
 
 
 def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float, tries: int) -> tuple["_Found", Level]:
-    """Measure the workers of a level, and fit latency and bandwidth; on a busy machine again for longer.
+    """Measure workers and fit their link; for longer if the fit fails, `tries` times.
 
     Raises:
         InputError, WorkerLost: see `measure_local`.
@@ -108,12 +108,12 @@ def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float, tries:
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
-    """Remove busy waiting from samples of ranks that share their cores with others."""
+    """Reduce samples of tensor-parallel sums to processor time, without waits."""
     return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
 
 
 def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
-    """Scale the ring's latency and bandwidth to the time of an all-reduce in training."""
+    """Return a level's all-reduce link, slowed down to (bytes, seconds) in training."""
     link, (size_bytes, seconds) = level.all_reduce, reduced
     if link is None or not seconds:
         return link
@@ -122,7 +122,7 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
 
 
 def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
-    """Add times of reduce-scatter and all-gather, each at least half the all-reduce's."""
+    """Add times of reduce-scatter and all-gather, as shares of an all-reduce's time."""
     size_bytes, *seconds = halves
     if level.all_reduce is None or not all(seconds):
         return level
@@ -155,7 +155,7 @@ class _Found:
 
 
 def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
-    """Start `workers` processes on this machine and let them measure.
+    """Start `workers` processes on this machine, and return what they measure.
 
     Raises:
         WorkerLost: a worker failed or did not answer in time.

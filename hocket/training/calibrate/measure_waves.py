@@ -31,8 +31,8 @@ class Waved:
     """Result of the search for the number of waves.
 
     Attributes:
-        room: the first number to try, from the profile.
-        tried: trials, beginning with one wave.
+        room: estimate from the profile of the number of waves that fit, and what limits it.
+        tried: measured numbers of waves, beginning with one wave.
         waves: the best number of waves.
         plan: plan with that number of waves, and its prediction.
     """
@@ -61,19 +61,19 @@ def measure_waves(
     first: int | None = None,
     **options: Any,
 ) -> Waved:
-    """Measure one wave, then the most waves that fit, then fewer until faster.
+    """Measure one wave, then the most waves that fit, then fewer, until fast enough.
 
     Arguments:
         plan: a plan of model_parallel, waves, data_parallel or tick_tock. Each wave is one of its microbatches, on
             every device or on every chain of devices.
-        profile: profile of the job, for the estimate of how many waves fit.
+        profile: profile of the job, to estimate how many waves fit.
         listener: receives notes.
         steps: training steps for each number of waves.
         first: first number of waves to try; by default estimated from the profile.
         options: options of workers, see `train`.
 
     Raises:
-        InputError: another kind of plan, or too few steps.
+        InputError: another kind of plan, too few steps, an impossible `first`, or a call under torchrun.
         WorkerLost: a worker was lost.
     """
     if steps < LEAST_STEPS:
@@ -103,7 +103,7 @@ def measure_waves(
         return many
 
     def trained(*numbers: int) -> list[float | None]:
-        """Train numbers of waves in turns; return seconds of an iteration of each."""
+        """Train with each number of waves, in turns; return seconds of an iteration."""
         for waves in numbers:
             size = plans[waves].batch_size
             listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {size} samples")
@@ -123,9 +123,9 @@ def measure_waves(
         return [turned.summary.iteration_s for turned in found]
 
     def measured(waves: int) -> float | None:
-        """Measure an iteration with `waves` waves, in seconds.
+        """Measure an iteration with `waves` waves, in seconds; None if they do not fit.
 
-        It is scaled to the machine's pace at the first measurement of one wave.
+        The time is scaled to the machine's pace at the first measurement of one wave.
         """
         if waves in seconds or fitting(waves) is None:
             return seconds.get(waves)
@@ -146,13 +146,13 @@ def measure_waves(
 
 
 def _kept(seconds: dict[int, float | None], found: dict[int, float | None]) -> float | None:
-    """Store measurements; return that of one wave."""
+    """Store seconds by number of waves; return the seconds of one wave."""
     seconds.update(found)
     return found[1]
 
 
 def _together(first: Plan, second: Plan) -> bool:
-    """True if both plans fit into memory at once, as required by training in turns."""
+    """True if both plans fit into memory at once, as training in turns requires."""
     cluster, peaks = (
         first.group.cluster,
         [plan.predicted.peak_memory_bytes for plan in (first, second) if plan.predicted],

@@ -58,7 +58,13 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
 
 
 def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listener) -> None:
-    """Write the run's measurements beside the plan, for the next; or note why not."""
+    """Write the run's measurements beside the plan's file, for the next plan.
+
+    If they cannot be used, the listener gets a note with the reason.
+
+    Arguments:
+        path: file of the plan.
+    """
     if summary.iteration_s is None or not plan.profile:
         return
     from hocket.planning.load import opened
@@ -79,7 +85,11 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
 def note_amplification(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
     """Note the measured and planned amplification of a traced run.
 
-    Only plans that yield idle devices have one.
+    Amplification is device-seconds of an iteration, relative to one device with the same batch. Only plans that yield
+    idle devices have it.
+
+    Arguments:
+        path: file of the plan.
     """
     from hocket.planning.burst.amplification import amplification_of
     from hocket.planning.load import opened
@@ -97,10 +107,10 @@ def note_amplification(plan: Plan, path: Path, options: Options, listener: Liste
 def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
     """Return a note if swaps were faster than the cluster's host link allows.
 
-    The note names the option that simulates the link. It is empty otherwise.
+    The note names the option that simulates the link. Otherwise the text is empty.
 
     Arguments:
-        swaps: time of swaps, by device of the plan.
+        swaps: bytes and seconds of swaps, by device of the plan.
     """
     link, took = plan.cluster.host_link, sum(swaps.values(), LinkSums())
     if link is None or took.seconds * _QUICKER >= took.size_bytes / link.bandwidth_bytes_per_s:

@@ -1,9 +1,10 @@
 """Train several plans of one job in turns, with the same local workers.
 
 The pace of a shared machine varies by a fifth. If plans are trained one after the other, minutes apart, the comparison
-shows the machine's pace, not the plans. In turns (A B C A B C ...), each turn has some steps, and between turns a
-kernel measures the machine's pace (turns_worker.py). Trained weights are discarded, so there are no checkpoints. This
-file does not import torch.
+shows the machine's pace, not the plans. In turns (A B C A B C ...), each turn has some steps. Between turns a
+benchmark measures the machine's pace: forward and backward of one microbatch of the undivided model (turns_worker.py).
+The code calls it the kernel. Trained weights are discarded, so there are no checkpoints. This file does not import
+torch.
 """
 
 import os
@@ -27,18 +28,18 @@ from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import devices_of
 
 STEPS = 10
-"""Steps of a turn; several, because a turn's first period is not counted."""
+"""Steps of a turn; several, because the first period of a turn is not measured."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Turns that plans of one job take.
+    """Settings for training plans of one job in turns.
 
     Attributes:
         steps: steps of one turn, rounded up to a number at which the plan's program can end.
-        profile: profile of the undivided job on this machine, to measure the machine's pace between turns; without it
-            no kernel is run.
-        traces: file for each plan's measured trace; empty for no traces.
+        profile: profile of the undivided job on this machine, to measure the machine's pace between turns. None to
+            measure no pace.
+        traces: file for the measured trace of each plan; empty for no traces.
         own_batch: True to let each plan's batch size replace the job's.
     """
 
@@ -51,7 +52,7 @@ class Turns:
         """Return the settings for the workers of these plans.
 
         Raises:
-            InputError: turns that do not fit the plans.
+            InputError: less than one step, or another number of traces than of plans.
         """
         if self.steps < 1:
             raise InputError("turn_steps", str(self.steps), ">= 1")
@@ -69,11 +70,12 @@ class Turned:
     """Result of one plan that was trained in turns.
 
     Attributes:
-        summary: as of a separate run. The iteration time is the median over all turns, without the first period of
-            each.
-        paces: slowdown of the kernel beside this plan's turns against its profile, by device, without waits for a core.
-        stretches: factor by which waits for a core lengthened the kernel, by device. Both are empty if no kernel was
-            run.
+        summary: summary as of a separate run. The iteration time is the median over all turns, without the first
+            period of each.
+        paces: measured time of the benchmark microbatch before and after this plan's turns, relative to its profiled
+            time, by device. Waits for a CPU core are left out.
+        stretches: factor by which waits for a CPU core lengthened the benchmark, by device. `paces` and `stretches`
+            are empty if the pace was not measured.
     """
 
     summary: RunSummary
@@ -82,12 +84,12 @@ class Turned:
 
     @property
     def pace(self) -> float | None:
-        """Machine's pace during this plan's turns, mean over its workers; None if unknown."""
+        """Machine's pace during this plan's turns: mean of `paces`; None if not measured."""
         return fmean(self.paces.values()) if self.paces else None
 
     @property
     def slower(self) -> dict[int, float]:
-        """Slowdown of the kernel against its profile, by device, with waits for cores."""
+        """Time of the benchmark relative to its profile, by device, with waits for cores."""
         return {device: pace * self.stretches[device] for device, pace in self.paces.items()}
 
 
@@ -137,15 +139,21 @@ def train_in_turns(
 
 
 def kernel_s(profile: ModelProfile, size: int) -> float:
-    """Return the kernel's profiled time, in seconds.
+    """Return the profiled time of the benchmark between turns, in seconds.
 
-    The kernel is a forward and a backward of one microbatch of the undivided model.
+    It is the time of a forward and a backward of one microbatch of the undivided model.
+
+    Arguments:
+        size: samples of the microbatch.
     """
     return float(profile.column("forward_s", size).sum() + profile.column("backward_s", size).sum())
 
 
 def _kernel_size(plans: Sequence[Plan]) -> int:
-    """Return the most frequent microbatch size of the plans; the smallest of several."""
+    """Return the microbatch size for the benchmark between turns, in samples.
+
+    It is the microbatch size that most plans have; of equally frequent sizes, the smallest.
+    """
     counts = Counter(plan.microbatch_size for plan in plans)
     return min(counts, key=lambda size: (-counts[size], size))
 
@@ -158,7 +166,13 @@ def _turned(collector: Collector, devices: tuple[int, ...]) -> Turned:
 
 @dataclass
 class _Collectors:
-    """Collectors of all plans."""
+    """Receives the workers' reports on all plans.
+
+    Attributes:
+        of: collector of each plan.
+        on_turn: see `train_in_turns`.
+        done: last report of each worker, by rank.
+    """
 
     of: Sequence[Collector]
     on_turn: Callable[[int, int], None] | None = None

@@ -1,8 +1,8 @@
 """Worker for plans trained in turns: A B C A B C ..., with a kernel in between.
 
 Every worker makes the same calls in the same order. The engines of all plans are in one process, each with its own
-weights. The kernel is a forward and a backward of one microbatch of the undivided job, as it was profiled. It runs on
-all workers at once.
+weights. The kernel is a benchmark of the machine's pace: forward and backward of one microbatch of the undivided job,
+as it was profiled. It runs on all workers at once.
 """
 
 import gc
@@ -98,11 +98,11 @@ def _of_plan(telemetry: Telemetry, plan: int) -> Telemetry:
 
 @dataclass(frozen=True)
 class _Burst:
-    """One burst of the kernel.
+    """Times of one burst of the kernel.
 
     Attributes:
-        microbatches_s: core time of each microbatch, in seconds.
-        whole_s: total time, including waits for a core.
+        microbatches_s: time of each microbatch without waits for a CPU core, in seconds.
+        whole_s: total time, with waits for a CPU core.
         on_core_s: total time without these waits.
     """
 
@@ -112,13 +112,16 @@ class _Burst:
 
 
 class _Kernel:
-    """A microbatch of the undivided job, as it was profiled."""
+    """Benchmark: forward and backward of one microbatch of the undivided job.
+
+    Its time shows the machine's pace.
+    """
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
         self._worker = WorkerCosts(captured, size, device)
 
     def burst(self) -> _Burst:
-        """Train for about `BURST_S` seconds."""
+        """Run microbatches for about `BURST_S` seconds, and measure them."""
         self._worker.once(on_core_s)
         found: list[float] = []
         began_s, began_on_core_s = time.perf_counter(), on_core_s()
@@ -134,7 +137,7 @@ class _Player:
     Attributes:
         number: number of the plan.
         steps: steps trained so far.
-        segments: turns of the plan.
+        segments: one segment for each turn of the plan.
         bursts: bursts of the kernel before and after each turn.
     """
 
@@ -166,7 +169,7 @@ class _Player:
         return time.perf_counter() - self._away_s
 
     def turn(self, segment: RunSegment, board: KVExchange) -> None:
-        """Train one segment; all workers begin and end it together."""
+        """Train one turn; all workers begin and end it together."""
         begins_s = max(board.share(time.perf_counter()))
         if self._left_s:
             self._away_s += begins_s - self._left_s
@@ -198,7 +201,15 @@ class _Player:
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:
-        """Compute the kernel's slowdown against its profile, and the factor of waits."""
+        """Compute the kernel's time relative to its profile.
+
+        Arguments:
+            profiled_s: profiled time of the kernel, in seconds.
+
+        Returns:
+            {"pace": relative time without waits for a CPU core, "stretch": factor of these waits}; empty if the pace
+            was not measured.
+        """
         if not self.bursts or profiled_s <= 0:
             return {}
         took_s = usual([s for burst in self.bursts for s in burst.microbatches_s])

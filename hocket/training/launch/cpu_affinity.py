@@ -1,6 +1,6 @@
 """CPU affinity: the cores to which each local worker is pinned.
 
-A pinned worker keeps its caches, and the kernel's work for its messages does not run on another worker's core.
+A pinned worker keeps its caches, and the work of Linux for its messages does not run on another worker's core.
 """
 
 import os
@@ -23,13 +23,13 @@ def cores_of(
     Arguments:
         threads: threads of each worker, and so its number of cores. Second hardware threads of a core are assigned
             last.
-        pin: True to pin, False not to pin. None to pin if the workers need more than half of the cores; with fewer,
-            another run on the same machine would use the same cores.
-        topology: the kernel's folder that describes the cores.
-        group: workers of a tensor-parallel group.
+        pin: True to pin, False not to pin. None to pin if the workers need more than half of the cores; if they need
+            fewer, another run on the same machine might be pinned to the same cores.
+        topology: folder of Linux that describes the cores.
+        group: number of workers in a tensor-parallel group.
 
     Returns:
-        Cores by worker; None if there are too few cores or workers are not pinned.
+        Numbers of the cores of each worker; None if there are too few cores or workers are not pinned.
     """
     needed, there = workers * threads, usable_cores()
     if not hasattr(os, "sched_getaffinity") or not (2 * needed > there if pin is None else pin):

@@ -29,8 +29,9 @@ class Failure:
 
     Attributes:
         rank: rank of the worker.
-        at_s: time of the failure, on this machine's monotonic clock.
-        peer: True if the worker only lost its connection to another worker.
+        at_s: time of the failure, in seconds: on the machine's monotonic clock for local workers, since 1970 under
+            torchrun.
+        peer: True if the worker only lost its connection to another worker, so that the cause is elsewhere.
         error: error to raise.
     """
 
@@ -44,7 +45,7 @@ def describe(error: BaseException, at_s: float, place: str, debug: bool = False)
     """Convert an error to a report for JSON.
 
     Arguments:
-        at_s: time of the error, in seconds.
+        at_s: time of the error, in seconds (see `Failure`).
         place: position of the worker, from `Heartbeat.place`.
         debug: True to send the whole traceback; False for only the frames of the job's code.
     """
@@ -65,7 +66,8 @@ def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
     """Convert a worker's report to a failure.
 
     Arguments:
-        name: name of the worker in messages; by default its number.
+        event: report from `describe`.
+        name: name of the worker in messages; by default its rank.
     """
     at_s, peer = float(event["at_s"]), bool(event["peer"])
     kind = getattr(errors, str(event["kind"]), None)

@@ -80,14 +80,15 @@ def start(
 ) -> "ForkedProcess | subprocess.Popen[bytes]":
     """Start a process that calls a module's `main(arguments, handles, parent)`.
 
-    The process has its own session, and exits when `main` returns.
-
-    On Linux it is a fork of the fork server. On other systems a process that has loaded torch cannot be forked safely,
-    so it is a new process. `parent` is the id of a process; `main` may use it to end with that process.
+    The process has its own session, and exits when `main` returns. On Linux it is a fork of the fork server. On other
+    systems a process that has loaded torch cannot be forked safely, so it is a new process.
 
     Arguments:
-        out: open file for its output.
-        handles: further open files for the process.
+        module: name of the module. Its `main` gets the arguments, its own file descriptors, and the id of the parent
+            process, to end with the parent.
+        environment: environment variables of the process.
+        out: file descriptor for standard output and standard error.
+        handles: further file descriptors for the process.
         name: name of the process, for people.
     """
     if sys.platform == "linux":
@@ -139,7 +140,10 @@ class _Nursery:
         return self._pids.get(number)
 
     def code_of(self, number: int) -> int | None:
-        """Return the exit code of a process, or of the fork server if it ended first."""
+        """Return the exit code of a process, or of the fork server if that ended first.
+
+        None while both run.
+        """
         lives = self.lives
         self._hear()
         return self._codes.get(number, None if lives else self._process.returncode)
@@ -154,7 +158,7 @@ class _Nursery:
                     self._socket.send(json.dumps({"kill": number}).encode())
 
     def listen(self) -> None:
-        """Wait for a message, for the server's end, or for a second."""
+        """Wait at most a second for a message or for the fork server's end."""
         select.select([self._socket], [], [], _LOOK_S)
 
     @property
@@ -164,12 +168,12 @@ class _Nursery:
 
     @property
     def idle(self) -> bool:
-        """True if all its processes have ended."""
+        """True if all processes of the fork server have ended."""
         self._hear()
         return len(self._codes) == self._asked
 
     def end(self) -> None:
-        """Kill the fork server, and so its processes."""
+        """Kill the fork server, which ends its processes as well."""
         self._process.kill()
         self._process.wait()
         self._hear()
@@ -215,7 +219,10 @@ def _nursery_of(environment: Mapping[str, str]) -> _Nursery:
 
 
 def _inherited(environment: Mapping[str, str]) -> Any:
-    """Return the state that a process inherits, except for the contents of a request."""
+    """Return the state that a process inherits from the fork server.
+
+    A request passes everything else.
+    """
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)

@@ -3,8 +3,8 @@
 Usage: `python -m hocket.training.launch.fork_server_main HANDLE`. With a module, a parent, handles and arguments in
 place of HANDLE, it runs one process without a fork server.
 
-The fork server imports the modules that every worker imports, and nothing else: no model, no device, no thread, no code
-of the user. If the process that started it ends, the socket closes and the fork server ends. The kernel then ends its
+The fork server imports the modules that every worker imports, and nothing else: no model, no device, no thread, no
+code of the user. If the process that started it ends, the socket closes and the fork server ends. Linux then ends its
 workers (PR_SET_PDEATHSIG).
 """
 
@@ -39,7 +39,11 @@ _PR_SET_NAME = 15
 
 
 def main(handle: int) -> None:
-    """Import modules, then start requested processes until the socket closes."""
+    """Import modules, then start requested processes until the socket closes.
+
+    Arguments:
+        handle: file descriptor of the socket to the process that sends requests.
+    """
     # Python 3.12 and later warn if a process with threads forks. Here these are threads of a numerical library that
     # supports forks.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
@@ -81,7 +85,11 @@ def main(handle: int) -> None:
 
 
 def _reap(running: dict[int, int], asker: socket.socket) -> None:
-    """Report every process that has ended."""
+    """Report every process that has ended, and remove it from `running`.
+
+    Arguments:
+        running: number of the request, by process id.
+    """
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             _say(asker, {"number": running.pop(ended[0]), "code": os.waitstatus_to_exitcode(ended[1])})
@@ -93,7 +101,13 @@ def _say(asker: socket.socket, said: dict[str, int]) -> None:
 
 
 def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn:
-    """Turn this fork into the requested process."""
+    """Turn this fork into the requested process, run the process, and exit.
+
+    Arguments:
+        wanted: the request.
+        handles: file descriptors: one for the output, then those for `main`.
+        parent: process id of the fork server.
+    """
     code = 1
     try:
         os.setsid()

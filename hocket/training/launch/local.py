@@ -51,7 +51,7 @@ def launch(
     No process is left running.
 
     Arguments:
-        job: a job file, or a job with a known origin, because each worker creates the job again.
+        job: a job file, or a job with a known origin (profiling/job/origin.py), because each worker creates it again.
         folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
         options: options of workers.
         listener: receives the events of the run.
@@ -76,7 +76,7 @@ def launch(
 def local_workers(
     job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: TurnsSpec | None = None
 ) -> Iterator[list[LocalWorker]]:
-    """Start a worker for each device of the plans; all workers end with the context.
+    """Start a worker for each device of the plans; all workers end with this context.
 
     All plans have the same number of devices.
 
@@ -158,7 +158,7 @@ def _start(orders: WorkerSpec, called: str) -> LocalWorker:
 
 
 def _end(workers: Sequence[LocalWorker]) -> None:
-    """Kill running workers and close all handles.
+    """Kill running workers and close their pipes.
 
     Killing is safe: files are written under another name and renamed.
     """

@@ -34,7 +34,7 @@ def meet(
     """Join the store of all workers, at MASTER_ADDR and MASTER_PORT.
 
     Arguments:
-        tell: called with a message, if the wait takes some seconds.
+        tell: called once with a message for people, if the wait takes more than some seconds.
         wait_s: maximum wait in seconds.
         clock: current time in seconds.
 
@@ -73,7 +73,11 @@ def meet(
 
 
 def _place() -> tuple[tuple[str, int], str]:
-    """Return (host, port), and "host:port"."""
+    """Return the address of the store from the environment: (host, port), "host:port".
+
+    Raises:
+        InputError: MASTER_ADDR or MASTER_PORT is missing or wrong.
+    """
     host, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not host:
         raise InputError(
@@ -85,7 +89,7 @@ def _place() -> tuple[tuple[str, int], str]:
 
 
 def _answers(place: tuple[str, int]) -> str | None:
-    """Return the reason why no connection is possible; None if it is possible."""
+    """Try to connect to (host, port); return the error, or None if it was possible."""
     try:
         with socket.create_connection(place, timeout=_SAY_S):
             return None

@@ -10,6 +10,8 @@ JSON values, for everything that the watcher of local.py does with progress page
     seen/RANK       number of periods that this worker had begun when it read `hold`
     stop            number of periods after which all workers stop, computed by the first worker
     news/RANK/N     reports for the first worker, which shows the run
+    over            the first worker has all last reports
+    bye/RANK        this worker no longer needs the store
 
 The threads never wait for training, so stopping cannot deadlock (heartbeat.py).
 """
@@ -113,9 +115,9 @@ def _code_of(error: BaseException) -> int:
 
 
 def _end_process(code: int) -> None:
-    """End the process of a failed run.
+    """End the process of a failed run at once.
 
-    Threads inside a transfer would make torch abort it.
+    If the interpreter ended the process, torch would abort it because of threads inside a transfer.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -124,7 +126,13 @@ def _end_process(code: int) -> None:
 
 @dataclass
 class _Together:
-    """Watching thread of one worker; see the module's docstring."""
+    """Watching thread of one worker; see the module's docstring.
+
+    Attributes:
+        names: names of all workers in messages, by rank.
+        collector: receives the reports of all workers; None except on the first worker.
+        done: last report of this worker.
+    """
 
     store: Store
     rank: int
@@ -174,7 +182,7 @@ class _Together:
             woken.close()
 
     def tell(self, event: dict[str, Any]) -> None:
-        """Add a report of this worker."""
+        """Add a report of this worker; the thread sends it."""
         if event["event"] == "done":
             self.done = event
         self._halts = self._halts or bool(event.get("halt"))
@@ -183,10 +191,10 @@ class _Together:
     def finish(self) -> None:
         """Wait until the first worker has all last reports and no worker needs the store.
 
-        The first worker may host the store.
+        The first worker may host the store, so it must end last.
 
         Raises:
-            WorkerLost: the others do not come to their end.
+            WorkerLost: the other workers did not report their end in time.
         """
         if self.collector is None:
             self._until("over")
@@ -208,7 +216,10 @@ class _Together:
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
-        """Find the error to raise: this worker's own, or its cause on another worker."""
+        """Report an error of this worker; return the error to raise.
+
+        That is this error, or its cause on another worker.
+        """
         if isinstance(error, KeyboardInterrupt):
             return error
         event = describe(error, time.time(), self.progress.place, self.options.debug)
@@ -312,7 +323,7 @@ class _Together:
             raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:
-        """Check the heartbeat of one neighbour.
+        """Check the heartbeat of the neighbour RANK - 1.
 
         Checking only one neighbour keeps the number of requests to the store small.
         """

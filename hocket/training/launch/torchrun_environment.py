@@ -16,10 +16,13 @@ _GRACE_S = 5.0
 
 
 def number_in(name: str) -> int:
-    """Read a number that torchrun sets in the environment.
+    """Read a number >= 0 that torchrun sets in the environment.
+
+    Arguments:
+        name: name of the variable, such as "RANK".
 
     Raises:
-        InputError: it is missing or not a number.
+        InputError: the variable is missing or not such a number.
     """
     text = os.environ.get(name, "")
     if not text.isdigit():
@@ -29,7 +32,11 @@ def number_in(name: str) -> int:
 
 @contextmanager
 def first_speaks() -> Iterator[None]:
-    """Let only the first worker raise an InputError that all workers find."""
+    """Context in which only the first worker raises an InputError of all workers.
+
+    Raises:
+        SystemExit: on all other workers, after some seconds in place of the InputError.
+    """
     rank = number_in("RANK")
     try:
         yield
@@ -42,7 +49,11 @@ def first_speaks() -> Iterator[None]:
 
 
 def check_meeting() -> None:
-    """Require the address of the rendezvous in the environment."""
+    """Require the address of the rendezvous in the environment.
+
+    Raises:
+        InputError: MASTER_ADDR or MASTER_PORT is missing or wrong.
+    """
     if not os.environ.get("MASTER_ADDR"):
         step = "Start with torchrun; or unset RANK and WORLD_SIZE to start local workers."
         raise InputError("MASTER_ADDR", "nothing", "the address of the rendezvous, as torchrun sets it", step)

@@ -36,17 +36,17 @@ class LocalWorker:
     """One worker, as the watcher sees it.
 
     Attributes:
-        called: name of the worker, without its process id.
-        page: its progress page.
-        reports: pipe of its reports.
-        control: pipe that closes when the watcher ends.
-        log: file of its output.
-        rest: part of a report that is not complete yet.
-        open: True until its pipe of reports ends.
-        done: True after its last report.
+        called: name of the worker in messages, without the process id.
+        page: progress page of the worker.
+        reports: file descriptor of the pipe with the worker's reports, to read.
+        control: file descriptor of the write end of another pipe; the worker ends when this end closes.
+        log: file of the worker's output.
+        rest: beginning of a report that is not complete yet.
+        open: True until the pipe of reports ends.
+        done: True after the worker's last report.
         failed: True after an error.
-        beats: last heartbeat.
-        silent_s: seconds since the last heartbeat.
+        beats: number of the last heartbeat that was seen.
+        silent_s: seconds since that heartbeat.
     """
 
     rank: int
@@ -65,7 +65,7 @@ class LocalWorker:
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Name of the worker in messages, with its process id once it has started."""
         return f"{self.called} (pid {self.process.pid})" if self.process.pid else self.called
 
 
@@ -89,7 +89,16 @@ class ReportReceiver(Protocol):
 
 @dataclass
 class Watch:
-    """Watches workers until all are done or one has failed."""
+    """Watches workers until all are done or one has failed.
+
+    Attributes:
+        collector: receives the workers' reports.
+        listener: receives notes.
+        failures: failures so far.
+        interrupts: number of Ctrl-C and SIGTERM so far.
+        held: True after the workers were asked to stop at the same period.
+        asked: True after the user asked for that.
+    """
 
     workers: list[LocalWorker]
     collector: ReportReceiver
@@ -121,7 +130,7 @@ class Watch:
         """Watch until all workers have ended without error.
 
         Raises:
-            WorkerLost: a worker was lost.
+            WorkerLost: a worker died, failed or made no progress.
             KeyboardInterrupt: interrupted twice, or without a folder for checkpoints.
             HocketError: the error of a worker.
         """
@@ -191,7 +200,7 @@ class Watch:
         return Failure(worker.rank, at_s, False, self._lost(text, more))
 
     def _listen_to_hearts(self) -> None:
-        """Find workers that are alive but make no progress.
+        """Find workers that are alive but without heartbeat, or make no progress.
 
         They are stopped, frozen, or deadlocked.
         """
@@ -241,7 +250,10 @@ class Watch:
             hold_all([worker.page for worker in self.workers])
 
     def _judge(self) -> None:
-        """Raise the first cause of a failure, as soon as it is known."""
+        """Raise the error of the first failure, once its cause is known.
+
+        If only lost connections are known, it waits some seconds for another failure.
+        """
         if not self.failures:
             return
         first = first_cause(self.failures)
@@ -262,7 +274,7 @@ class Watch:
 
 
 def _how(worker: LocalWorker) -> str:
-    """Return the kernel's reason why a process does not answer, if any."""
+    """Return why a process does not answer, by its state in Linux; empty if unknown."""
     with suppress(OSError, IndexError):
         status = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return {"T": " (it is stopped)", "D": " (it waits for a device)"}.get(status, "")

@@ -1,7 +1,7 @@
 """One local worker; local.py starts it, and it ends with the watcher.
 
-If the watcher dies, the first worker notices the end of a pipe, removes the run's folder and exits. The kernel kills
-the other workers. They could not rely on the pipe, because a thread that holds the interpreter lock may delay them.
+If the watcher dies, the first worker notices the end of a pipe, removes the run's folder and exits. Linux kills the
+other workers. They could not rely on the pipe, because a thread that holds the interpreter lock may delay them.
 """
 
 import ctypes
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
 
     Arguments:
         arguments: path of the worker's specification.
-        handles: pipe for reports, and pipe that closes when the watcher ends.
-        parent: id of a process; this process ends with it.
+        handles: file descriptors of the pipe for reports, and of the pipe that closes when the watcher ends.
+        parent: id of this process's parent; this process ends with it.
     """
     orders, (report_to, control_from) = WorkerSpec.read(arguments[0]), handles
     _die_with(parent, orders)
@@ -97,7 +97,7 @@ class PipeReport:
         self._handle, self._lock = handle, threading.Lock()
 
     def send(self, event: dict[str, Any]) -> None:
-        """Send one report."""
+        """Send one report; do nothing if the watcher has ended."""
         line = to_line(event)
         with self._lock, suppress(BrokenPipeError):  # the watcher has ended, and this process will end too
             while line:
@@ -110,7 +110,10 @@ def to_line(event: dict[str, Any]) -> bytes:
 
 
 def _die_with(parent: int, orders: WorkerSpec) -> None:
-    """Ask the kernel for a signal when this process's parent ends, on Linux."""
+    """On Linux, ask for a signal to this process when its parent ends.
+
+    If the parent has ended already, remove the run's folder and exit.
+    """
     if sys.platform == "linux":
         # The first worker has to remove the folder, so it must run: SIGCONT resumes it if it is stopped.
         number = signal.SIGCONT if orders.rank == 0 else signal.SIGKILL
@@ -126,7 +129,11 @@ def _closed(pipe: int, wait_s: float) -> bool:
 
 
 def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
-    """Count heartbeats; end the process when the other end of the pipe closes."""
+    """Count heartbeats; end the process when the watcher closes its end of a pipe.
+
+    Arguments:
+        control_from: file descriptor of that pipe.
+    """
     while not _closed(control_from, _BEAT_S):
         progress.beats += 1
     _leave_nothing(orders)
@@ -134,7 +141,7 @@ def _beat(progress: Heartbeat, control_from: int, orders: WorkerSpec) -> None:
 
 
 def _leave_nothing(orders: WorkerSpec) -> None:
-    """Remove the folder of a run without watcher.
+    """Remove the folder of a run that has lost its watcher.
 
     It tries several times, because other workers may still write there, or remove it too.
     """

@@ -22,7 +22,7 @@ class JobSpec:
 
     Attributes:
         path: path of the job's file.
-        names: names of the job in the file (see Origin).
+        names: names that the job may have in the file (profiling/job/origin.py).
         likeness: fingerprint of the given job; None if it was given as a file.
     """
 
@@ -65,8 +65,8 @@ class TurnsSpec:
         traces: file for each plan's measured trace; empty for no trace.
         own_batch: True if each plan's batch size replaces the job's.
         kernel_size: samples of the microbatch that is trained between turns to measure the machine's pace; 0 for no
-        measurement.
-        kernel_s: profiled time of its forward and backward, in seconds.
+            measurement.
+        kernel_s: profiled time of this microbatch's forward and backward, in seconds.
     """
 
     steps: int

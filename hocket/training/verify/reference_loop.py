@@ -35,7 +35,12 @@ class Trained:
 
 
 def step_losses(losses: Sequence[tuple[int, float, float]], microbatches: int) -> list[float]:
-    """Compute the loss of each step: the weighted mean over its `microbatches`."""
+    """Compute the loss of each step, the weighted mean over its microbatches.
+
+    Arguments:
+        losses: (microbatch, loss, weight in the mean of the batch).
+        microbatches: number of microbatches of a step.
+    """
     found: dict[int, list[float]] = {}
     for microbatch, loss, weight in losses:
         sums = found.setdefault(microbatch // microbatches, [0.0, 0.0])
@@ -51,6 +56,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
     uses the newest version. Update u of stage s applies the mean over the samples of rule.microbatches(s, u). It uses
     an optimizer per stage, and the learning rates of the training step that contains the first of these microbatches.
     For two waves see `_two_waves`.
+
+    Arguments:
+        start: number of samples trained on before.
     """
     if rule.kind == "averaged":
         return _two_waves(captured, plan, microbatches, start)
@@ -118,9 +126,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:
     """Reference for `averaged` (Wavelet, figure 9): two replicas take turns.
 
-    Each replica has its own optimizer. Iteration n belongs to replica n % 2. The replica computes the mean gradient g'
-    of its half-batch, averages it with that of the iteration before (Wavelet, equation 1; weighted by samples if the
-    numbers differ), and steps. The result is the mean of both replicas' weights.
+    Each replica has its own optimizer. Iteration n belongs to replica n % 2. The replica computes the mean gradient of
+    its half-batch, averages it with the mean gradient of the iteration before (Wavelet, equation 1; weighted by
+    samples if the numbers differ), and steps. The result is the mean of both replicas' weights.
     """
     stream = Stream(captured.job, plan.batches, start)
     half, count = plan.microbatches // 2, len(captured.layers)
@@ -178,9 +186,9 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
 
 
 def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[str, int]:
-    """Return the first stage of each parameter.
+    """Return the first stage that uses each parameter, by parameter name.
 
-    With update rules that allow tied weights, all stages of a parameter have the same version.
+    With update rules that allow tied weights, all stages that share a parameter have the same version.
     """
     found: dict[str, int] = {}
     for s, cut in enumerate(plan.cuts(captured)):

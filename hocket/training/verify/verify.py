@@ -26,7 +26,7 @@ from hocket.training.verify.reference_loop import rule_loop, step_losses
 from hocket.training.worker.monitor.listener import Quiet
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Relative tolerance by the model's least exact dtype; 10 eps for shorter dtypes."""
+"""Relative tolerance by the model's least exact dtype; for all others 10 * eps."""
 _TINY = 1e-30
 
 
@@ -38,10 +38,10 @@ class Verification:
         steps: steps trained on both sides.
         rule: the plan's update rule.
         loss_error: largest error of a step's loss, relative to the plain loop's loss.
-        weights_error: largest error of a parameter, as a norm relative to the plain loop's norm.
-        worst: name of that parameter.
-        tolerance: allowed relative error.
-        least_exact: the dtype that determines the tolerance, and its place in the model.
+        weights_error: largest error of a parameter: norm of its difference, relative to the norm in the plain loop.
+        worst: name of the parameter with this error.
+        tolerance: allowed relative error of losses and weights.
+        least_exact: sentence with the dtype that determines the tolerance: of the weights, or of a computation.
     """
 
     steps: int
@@ -67,7 +67,7 @@ class Verification:
 
 
 def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Verification:
-    """Train `steps` steps with local workers, and compare with the plain loop.
+    """Train `steps` steps with a plan; compare losses and weights with the plain loop.
 
     If the program cannot end after `steps` steps, it trains until the next step at which it can.
 
@@ -106,7 +106,7 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
 
 
 def tolerance_of(types: Iterable[torch.dtype]) -> float:
-    """Return the relative tolerance for two orders of the same sums.
+    """Return the allowed relative difference between two orders of the same sums.
 
     It depends on the least exact dtype. For example, a float64 model with a softmax in float32 rounds there. If two
     runs differ in the last bit of a float64 before the softmax, one may round up and the other down. So they agree only

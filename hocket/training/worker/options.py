@@ -29,14 +29,14 @@ class Options:
             skips the update on all devices; "go" continues, with one warning. Weights that are nan or infinite are
             never saved.
         device: torch device of tensors: auto (from the plan's cluster), cpu or cuda.
-        threads: threads of each worker on a CPU.
+        threads: number of CPU threads of each worker.
         pin: True to pin each local worker to its own cores. None to pin if the workers need more than half of the
             cores.
         silence_s: seconds without a heartbeat after which a worker counts as lost.
         stall_s: seconds without progress of any worker after which the run counts as lost.
         trace: file for the measured trace.
-        drawing: train with random buckets and threads instead, and write the measurements to the file `notes` (run.py).
-        notes: see `drawing`.
+        drawing: settings to train with random gradient buckets instead, to measure overlap (calibrate/buckets/run.py).
+        notes: file for the measurements of `drawing`.
         batch_size: replaces the job's batch size, for training that is discarded (measure_waves.py).
         debug: True to show whole tracebacks of workers' errors; False for only the frames of the job's code.
         host_link_bytes_per_s: bandwidth of a simulated host link, per machine and direction. Swaps of all workers of a

@@ -38,7 +38,7 @@ _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Rank of a worker, its local rank on its machine, and the store of all workers."""
+    """Rank of a worker, its local rank on its machine, and the rendezvous store."""
 
     rank: int
     workers: int
@@ -56,10 +56,10 @@ class Prepared:
         division: the tensor-parallel division; None without tensor parallelism.
         program: the proven program.
         layout: the plan's layers, samples and limits.
-        pace: counts of microbatches and periods.
+        pace: microbatches of a period, of a step, and outside of the periods.
         number: the worker's device in the cluster.
-        group: the device of the program that the worker runs.
-        member: the worker's rank in its tensor-parallel group.
+        group: the device of the program that the worker runs; with tensor parallelism, the number of its group.
+        member: the worker's tensor-parallel rank; 0 without tensor parallelism.
         device: torch device of its tensors.
     """
 
@@ -82,7 +82,7 @@ class Prepared:
 
 
 def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
-    """Check a job against a plan, and apply the batch size of the options.
+    """Check a job against a plan; return it with the options' batch size, if any.
 
     Raises:
         InputError: plan, job and number of workers do not fit.
@@ -106,6 +106,7 @@ def prepare(
     """Prepare a worker; a collective call of all workers.
 
     Arguments:
+        board: exchange of JSON values among the workers.
         captured: the undivided job, captured for the plan's microbatches; by default it is captured here.
 
     Raises:
@@ -152,7 +153,7 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
 
 
 def _check_model(job: Job, plan: Plan) -> None:
-    """Refuse a model that differs from the plan's.
+    """Refuse a model that differs from the plan's model.
 
     Plans that were written by hand or made from imported profiles have no digest, and are not checked.
     """
@@ -169,7 +170,12 @@ def _check_model(job: Job, plan: Plan) -> None:
 
 
 def check_subtasks(job: Job, plan: Plan) -> None:
-    """Refuse subtasks if tensor parallelism or the job's optimizer rules them out."""
+    """Refuse subtasks (`Job.subtask_bytes`) that the plan or the optimizer rules out.
+
+    Raises:
+        RefusedError: the plan uses tensor parallelism, or the optimizer's step of some rows of a weight differs from
+            that of the whole weight.
+    """
     if plan.tensor > 1:
         check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
     check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
@@ -177,6 +183,10 @@ def check_subtasks(job: Job, plan: Plan) -> None:
 
 def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
     """Choose the torch device of one worker.
+
+    Arguments:
+        number: the worker's device in the cluster.
+        wanted: one of the devices of `Options.device`: auto, cpu or cuda.
 
     Raises:
         InputError: a GPU is required and missing.
@@ -194,7 +204,7 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
 
 @contextmanager
 def process_group(rank_info: RankInfo, device: torch.device) -> Iterator[None]:
-    """Create the default process group inside this context; only the engine uses it."""
+    """Create torch's default process group inside this context, for the engine."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     store = PrefixStore("group", rank_info.store)
     dist.init_process_group(backend, store=store, rank=rank_info.rank, world_size=rank_info.workers)

@@ -2,7 +2,7 @@
 
 The check runs before a run and at the end of each segment. Every worker makes the same calls in the same order.
 Checksums (profiling/data/checksums.py) of the first samples of a segment are compared. They cost about 50 microseconds
-for each of these loads, and nothing for later loads.
+for each load of these samples, and nothing for later loads.
 """
 
 from hocket.profiling.data.checksums import Sums, sums_of
@@ -33,11 +33,19 @@ class Reads:
         self._end = 0
 
     def begin(self, position: int) -> None:
-        """Begin a segment at this position in the stream of samples."""
+        """Begin a segment.
+
+        Arguments:
+            position: position of its first sample in the stream of samples (see Stream).
+        """
         self._found, self._end = {}, position + SAMPLES
 
     def take(self, position: int, batch: Batch) -> None:
-        """Add a loaded batch; its first sample is at this position."""
+        """Add the checksums of a loaded batch, as far as its samples are compared.
+
+        Arguments:
+            position: position of its first sample in the stream of samples.
+        """
         if position < self._end:
             found = sums_of(batch, self._end - position)
             self._found.update((position + k, sums) for k, sums in enumerate(found))

@@ -14,7 +14,7 @@ class Telemetry:
     """Signals of one worker to its watcher.
 
     Attributes:
-        progress: heartbeat, with the worker's position in the program.
+        progress: progress page, with heartbeat and position in the program.
         report: sends an event as JSON data; collector.py describes the events.
     """
 

@@ -142,7 +142,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
 
 
 def result(job: Job, device: torch.device, engine: Worker, watched: Watched, step: int) -> dict[str, Any]:
-    """Build the last report of a worker, after `step` steps; see collector.py."""
+    """Build the last report of a worker, after `step` steps; see monitor/collector.py."""
     return {
         "event": "done",
         "steps": step,
@@ -159,10 +159,12 @@ def result(job: Job, device: torch.device, engine: Worker, watched: Watched, ste
 
 
 def _drawn(made: Prepared, options: Options, board: KVExchange, telemetry: Telemetry) -> dict[str, Any]:
-    """Train with random buckets and threads; the first worker writes all measurements.
+    """Train with random buckets and threads, to measure overlap.
+
+    The first worker writes the measurements of all workers to the file `notes` of the options.
 
     Returns:
-        The worker's last report.
+        The last report of this worker.
     """
     from hocket.training.calibrate.buckets.run import measure
 
@@ -176,7 +178,7 @@ def _drawn(made: Prepared, options: Options, board: KVExchange, telemetry: Telem
 
 
 def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
-    """Yield notes on a tensor-parallel model."""
+    """Yield notes for the user on how a model is divided by tensor parallelism."""
     split = division.split
     blocks = sum(len(kind.paths) for kind in split.blocks)
     forward, backward = (_together(split.collectives, way) for way in ("forward", "backward"))
@@ -240,14 +242,17 @@ def _silent(event: dict[str, Any]) -> None:
 
 
 def _every(options: Options, start: int) -> int | None:
-    """Return the steps between checkpoints; by default a tenth of the remaining steps."""
+    """Return the steps between checkpoints, by default a tenth of the remaining steps.
+
+    None without checkpoints.
+    """
     if options.checkpoint is None:
         return None
     return options.every or max(1, (options.steps - start) // 10)
 
 
 def _notes(made: Prepared, options: Options, runs: list[RunSegment], start: int) -> Iterator[str]:
-    """Yield notes on a run.
+    """Yield notes for the user before a run.
 
     Arguments:
         runs: segments of the run; empty if nothing is left to train.

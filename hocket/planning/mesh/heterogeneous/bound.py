@@ -1,12 +1,15 @@
 """Lower bound over all cuts of a model into stages on a heterogeneous cluster.
 
-Rules of this file: a model is an embedding, equal blocks, and an output. Stages stand in runs on one device type each.
-The bound is in closed form, so that thousands of layouts are sorted without building a stage.
+Rules of this file: a model is an embedding, equal blocks, and an output. Stages on one device type follow each other;
+they are called a run. The bound is in closed form, so that thousands of layouts are sorted without a cut of the model
+into stages.
 
-Stage r computes x_r seconds for a microbatch, in t_r turns, after the first microbatch has reached it. The step of the
-first device follows everything: t_r x_r + sum of x before r + step <= T. By weak duality of linear programs, its
-x_r / c_r blocks are at most as many as any y >= 0 allows with y_r t_r + sum of y after r >= 1 / c_r. The y with
-equality is known in closed form for a run of equal stages.
+Let T be the seconds of an iteration. A device of stage r runs t_r microbatches, each in x_r seconds, after the first
+microbatch has reached it. The optimizer step of the first stage follows everything, so that
+t_r x_r + (sum of x before r) + step <= T. A block takes c_r seconds on stage r, so the stages hold a sum of x_r / c_r
+blocks (embedding and output count as blocks). By weak duality of linear programs, this sum is at most (T - step) times
+the sum of y, for any y >= 0 with y_r t_r + (sum of y after r) >= 1 / c_r. The y with equality is known in closed form
+for a run of equal stages.
 """
 
 from collections.abc import Sequence
@@ -33,13 +36,13 @@ class StageRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeBound:
-    """Bounds at one microbatch size.
+    """Lower bounds of layouts on several device types, at one microbatch size.
 
     Attributes:
         blocks: number of the model's blocks.
         block_s, first_s, last_s: seconds of a microbatch in a block, the embedding and the output, by type.
         step_s, first_step_s: optimizer seconds of a block and of the embedding, by type.
-        call_s: seconds of any optimizer call, by type.
+        call_s: fixed seconds of an optimizer step, whatever its layers, by type.
     """
 
     blocks: int
@@ -64,7 +67,8 @@ class TypeBound:
         """Lower bound in seconds of a layout with its stages on these runs, in order.
 
         Arguments:
-            microbatches: of the batch, for all replicas together.
+            runs: runs of stages, in pipeline order.
+            microbatches: microbatches of the batch, for all replicas together.
         """
         head, tail = runs[0], runs[-1]
         ends = self.first_s[head.kind] / self.block_s[head.kind] + self.last_s[tail.kind] / self.block_s[tail.kind]

@@ -1,9 +1,9 @@
 """Layouts on a heterogeneous cluster: device types follow each other.
 
 Rules of this file:
-- A stage stands on groups of one type, so that its replicas never wait for slower ones.
+- All replicas of a stage have the same device type, so that none waits for a slower one.
 - All orders of types and all numbers of replicas on each type are tried.
-- The recompute cut decides the number of layers of each stage.
+- The recompute cut (recompute_cut.py) decides the number of layers of each stage.
 - Devices that a layout cannot use stay idle.
 """
 
@@ -26,9 +26,9 @@ _MOST_TYPES = 4  # types to try in all orders: those with the most devices
 
 
 def mixes(recompute_cut: RecomputeCut, batch_size: int) -> Iterator[tuple[ParallelLayout, float]]:
-    """Yield layouts without layers on some or all device types.
+    """Yield layouts on one or several device types, not yet cut into stages.
 
-    Each comes with a lower bound in seconds for all its cuts.
+    Each comes with a lower bound in seconds, which holds for all its cuts.
     """
     names, kinds = recompute_cut.types
     own = {k: tuple(np.flatnonzero(kinds == k).tolist()) for k in range(len(names))}
@@ -53,7 +53,7 @@ def mixes(recompute_cut: RecomputeCut, batch_size: int) -> Iterator[tuple[Parall
                         mesh = _mesh(recompute_cut, places, samples, total, shard)
                         if mesh.strategy in recompute_cut.strategies:
                             yield mesh, least.seconds(runs, total, mesh)
-                        # One layout with chunks stands for all numbers of chunks.
+                        # One layout with chunks stands for all numbers of chunks (`chunks_s` bounds them all).
                         several = (replace(mesh, chunks=v) for v in numbers_of_chunks(recompute_cut, mesh)[:1])
                         for other in (*recompute_cut.otherwise(mesh), *several):
                             yield other, least.seconds(runs, total, other)
@@ -62,8 +62,8 @@ def mixes(recompute_cut: RecomputeCut, batch_size: int) -> Iterator[tuple[Parall
 def numbers_of_chunks(recompute_cut: RecomputeCut, mesh: ParallelLayout) -> range:
     """Numbers of chunks from 2 on that replicas, layers and microbatches allow.
 
-    See strategies/schedules/interleaved.py. Warm-up takes at most (p - 1) / (m v) of a batch. More chunks than bring
-    this share down to a tie are not tried.
+    See strategies/schedules/interleaved.py. Warm-up takes at most the share (p - 1) / (m v) of a batch. Once this
+    share is below a tie (TIE), more chunks are not tried.
     """
     rounds = len({len(place) for place in mesh.places}) == 1 and mesh.microbatches % mesh.depth == 0
     if "interleaved" not in recompute_cut.strategies or mesh.depth == 1 or not rounds:
@@ -84,7 +84,13 @@ def mixed(cluster: Cluster) -> bool:
 
 
 def _widths(groups: int, microbatches: int) -> list[int]:
-    """Numbers of replicas that divide the microbatches with the fewest idle groups."""
+    """Numbers of replicas to try on one device type; each divides the microbatches.
+
+    Of several numbers with equally many stages, only the largest is tried, since it leaves the fewest groups idle.
+
+    Arguments:
+        groups: number of tensor-parallel groups of the type.
+    """
     found: dict[int, int] = {}
     for width in range(1, groups + 1):
         if microbatches % width == 0:
@@ -93,10 +99,13 @@ def _widths(groups: int, microbatches: int) -> list[int]:
 
 
 def turned(mesh: ParallelLayout, layout_space: LayoutSpace) -> ParallelLayout | None:
-    """Exchange stages and replicas of one type; None if the layout stays the same.
+    """Exchange the places of stages and replicas, on each device type.
 
-    It stays the same on one level of equal devices, each with one link to all others. With a link for each pair, sums
-    over several stages may or may not share links.
+    Neighbouring devices, which are replicas of a stage by default, then belong to different stages.
+
+    Returns:
+        The layout with other places. None if this makes no difference: the places stay the same, or equal devices each
+            share one link to all others.
     """
     cluster = layout_space.group.cluster
     joining = [level for level in cluster.levels if level.width > 1]

@@ -1,7 +1,7 @@
 """Parallel layouts of an analytic model, from rough bounds to simulations.
 
-A layout is left out if its bound is behind the best simulated one. A layout that needs more memory than a device has is
-cut to fit by recomputing more (recompute_cut.py), or left out.
+A layout is left out if its lower bound is above the best simulated time. A layout that needs more memory than a device
+has is cut again, with more recomputation (recompute_cut.py), or left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,23 +19,24 @@ from hocket.planning.mesh.search.simulated import SimulatedLayout, proven, simul
 from hocket.planning.search.branch_and_bound import Bounded, BranchAndBound
 from hocket.planning.search.result import TIE
 
-_LOOSE = 1.05  # by how much simulations, in which messages wait for links, exceed closed forms
-_NEAR, _LEAST_S = 0.002, 1e-12  # bounds within this share count as equal
-_TRIES = 3  # to cut a layout to fit
+_LOOSE = 1.05  # factor by which simulations, in which messages wait for links, may exceed closed forms
+_NEAR, _LEAST_S = 0.002, 1e-12  # bounds within the share _NEAR count as equal; smaller bounds count as _LEAST_S
+_TRIES = 3  # maximum number of cuts of one layout
 
 
 @dataclass(frozen=True)
 class WaitingLayout:
-    """A layout that waits for a closer bound, a cut or its simulation.
+    """A layout that waits for a closer bound, a cut into stages or its simulation.
 
     Attributes:
-        recompute_cut: cuts the layout into stages that fit; None: it is left out if it does not fit.
-        cut: True if it is to be cut before it is simulated.
-        rough: True if its bound does not consider its stages yet.
-        chunks: numbers of chunks for which it is still to be cut into balanced stages.
-        close: True if its bound considers unequal chunks.
-        turned: True if the devices of its stages and replicas have been exchanged.
-        excess_bytes: memory beyond each device's own in the last simulation.
+        space: layout space of the layout.
+        recompute_cut: cuts the layout into stages that fit; None if it is left out when it does not fit.
+        cut: True if `recompute_cut` is to cut the layout next.
+        rough: True if the bound does not depend on the layout's stages yet.
+        chunks: numbers of chunks, for each of which the layout is still to be cut.
+        close: True if the bound takes into account that chunks are unequal.
+        turned: True if places of stages and replicas have been exchanged.
+        excess_bytes: simulated bytes beyond the memory, by stage, summed over all simulations of a cut so far.
         tries: number of cuts so far.
     """
 
@@ -60,7 +61,9 @@ class LayoutCandidates:
     def __init__(self, ceiling_s: float, slack: float) -> None:
         """Begin a search.
 
-        Layouts with a bound above `ceiling_s` seconds, or with gains below the share `slack`, are not simulated.
+        Arguments:
+            ceiling_s: layouts with a lower bound above it are not simulated.
+            slack: least gain over the best simulated layout, as a share, for which a layout is simulated.
         """
         self._ceiling_s, self._slack = ceiling_s, slack
         self._considered = self._too_large = 0
@@ -74,7 +77,11 @@ class LayoutCandidates:
     def offer(
         self, space: LayoutSpace, mesh: ParallelLayout, chunks: tuple[int, ...], recompute_cut: RecomputeCut | None
     ) -> None:
-        """Add a layout without stages, for each of these numbers of chunks."""
+        """Add a layout that is not cut into stages, for each of these numbers of chunks.
+
+        Arguments:
+            recompute_cut: cuts the layout again if it does not fit; None if it is left out then.
+        """
         self._considered += len(chunks)
         node = WaitingLayout(space, mesh, recompute_cut, rough=True, chunks=chunks)
         if space.least_bytes(mesh) > space.room_bytes.max():
@@ -86,7 +93,11 @@ class LayoutCandidates:
     def offer_uncut(
         self, space: LayoutSpace, mesh: ParallelLayout, recompute_cut: RecomputeCut | None, least_s: float
     ) -> None:
-        """Add a layout without stages that is to be cut, with a lower bound in seconds."""
+        """Add a layout that `recompute_cut` is to cut into stages.
+
+        Arguments:
+            least_s: lower bound in seconds.
+        """
         chunks = tuple(numbers_of_chunks(recompute_cut, mesh)) if recompute_cut and mesh.chunks > 1 else ()
         self._considered += max(1, len(chunks))
         self._search.add((least_s, WaitingLayout(space, mesh, recompute_cut, cut=True, chunks=chunks)))
@@ -102,19 +113,20 @@ class LayoutCandidates:
     def order(self, bound_s: float, node: WaitingLayout) -> tuple[float, ...]:
         """Sort key of a waiting layout: by bound, then by simplicity.
 
-        Of nearly equal bounds, the simpler layout is first: the others need not be simulated then. Unequal chunks, which
-        take long to simulate, and stale weights go behind layouts that may be as good.
+        Of layouts with nearly equal bounds, the simpler one is first: the others need not be simulated then.
+        Interleaved layouts, which take long to simulate, and layouts with stale weights come after others that may be
+        as good.
         """
         late = 1 + TIE if node.close or node.mesh.stale else 1.0
         near = floor(log(max(bound_s * late, _LEAST_S)) / log(1 + _NEAR))
         return near, *simplicity(node.mesh)
 
     def reaches(self, order: tuple[float, ...]) -> bool:
-        """True if a layout with this sort key may be as good as the best, within a tie."""
+        """True if a layout with this sort key may be as fast as the best, within a tie."""
         return (1 + _NEAR) ** order[0] <= min(self._best_s * (1 + TIE), self._ceiling_s) * (1 + TIE)
 
     def promising(self, bound_s: float, node: WaitingLayout) -> bool:
-        """True if a layout may beat the best by more than the tolerance, or win a tie."""
+        """True if a layout may be faster than the best, or as fast and simpler."""
         if bound_s > self._ceiling_s:
             return False
         if not self._found:
@@ -135,7 +147,7 @@ class LayoutCandidates:
         return self._simulate(node)
 
     def _look(self, node: WaitingLayout) -> Nodes:
-        """Bound a layout by its stages."""
+        """Give a layout balanced stages and a bound that depends on them."""
         if node.chunks:
             meshes = node.space.cut(node.mesh, node.chunks)
             for mesh, busy_s in zip(meshes, node.space.busiest_s(node.mesh, node.chunks), strict=True):
@@ -154,7 +166,7 @@ class LayoutCandidates:
         recompute_cut = node.recompute_cut
         if recompute_cut is None:
             return
-        if node.chunks:  # they share a closer bound
+        if node.chunks:  # all numbers of chunks share a closer bound
             least_s = recompute_cut.chunks_s(node.mesh)
             for number in node.chunks if least_s < inf else ():
                 yield least_s, replace(node, mesh=replace(node.mesh, chunks=number), chunks=())
@@ -177,11 +189,15 @@ class LayoutCandidates:
             yield from self._refuse(node, one, one.peak_memory_bytes)
 
     def _turn(self, node: WaitingLayout, took_s: float | None = None) -> Nodes:
-        """Exchange the devices of stages and replicas, if that may gain more than a tie.
+        """Exchange the places of stages and replicas, if that may gain more than a tie.
 
-        The result is slow to simulate, since replicas share links. It is tried only if its closed form is faster, or if
-        the layout's simulated time `took_s` is far above its closed form, which ignores messages that wait for each
-        other. On heterogeneous clusters, closed forms are compared before either simulation (`took_s` is None).
+        The exchanged layout is slow to simulate, since replicas share links. It is tried only if its closed form is
+        faster, or if the simulated time of the layout itself is far above its closed form, which ignores that messages
+        wait for each other.
+
+        Arguments:
+            took_s: simulated seconds of the layout itself; None on heterogeneous clusters, where closed forms are
+                compared before any simulation.
         """
         own = node.mesh
         if node.turned or own.units or own.depth == 1 or max(map(len, own.stands)) == 1:
@@ -196,12 +212,16 @@ class LayoutCandidates:
             gains = quicker
         else:
             gains = least_s < own_s or max(least_s, own_s * _LOOSE) < took_s
-            gains = gains and not (quicker and own.places)  # it waits already
+            gains = gains and not (quicker and own.places)  # the exchanged layout waits already
         if bound.fits and gains:
             yield bound.seconds, replace(node, mesh=twin, close=False, rough=False, turned=True)
 
     def _refuse(self, node: WaitingLayout, one: SimulatedLayout, peaks: Mapping[int, float]) -> Nodes:
-        """Cut a layout that does not fit, or cut it again."""
+        """Cut a layout that does not fit, unless it was cut too often.
+
+        Arguments:
+            peaks: simulated or proved peak bytes, by group.
+        """
         if not node.mesh.again:
             self._too_large += 1
             self._misses.append(LayoutMiss(node.mesh, *one.fullest(peaks)[1:], one.iteration_s))
@@ -212,9 +232,10 @@ class LayoutCandidates:
             yield 0.0, replace(node, cut=True, excess_bytes=excess)
 
     def _unproved(self) -> list[Bounded[WaitingLayout]] | None:
-        """Withdraw the best layout if it may exceed a device's memory under other timing.
+        """Withdraw the best layout if its peak memory may be too large with other timing.
 
-        Return its variants that may fit; None if the best layout is proved, or none is found.
+        Returns:
+            Variants of the layout that may fit; None if the best layout is proved to fit, or none is found.
         """
         if not self._found:
             return None

@@ -15,8 +15,9 @@ class LayoutMiss:
     """A layout that does not fit.
 
     Attributes:
-        bytes: least memory that its fullest device needs.
-        seconds: lower bound on the iteration time.
+        bytes: lower bound of, or simulated, peak bytes of the device that lacks the most memory.
+        capacity_bytes: memory of this device.
+        seconds: lower bound of, or simulated, seconds of an iteration.
     """
 
     mesh: ParallelLayout
@@ -31,21 +32,23 @@ class LayoutMiss:
 
     @property
     def is_near(self) -> bool:
-        """True if the device is too small by little."""
+        """True if little memory is missing."""
         return self.bytes <= _LITTLE * self.capacity_bytes
 
 
 @dataclass(frozen=True)
 class LayoutSearch:
-    """Result of a search; layouts are sorted, best first.
+    """Result of a search over parallel layouts.
 
     Attributes:
+        found: simulated layouts that fit, best first.
         considered: number of layouts that divide devices, batch and layers.
-        too_large: number of these that exceed a device's memory.
-        nearest: the too large layout that misses the least memory.
-        quicker: of the layouts that miss little memory, the one with the least bound, if below the best layout's time.
-        behind: of the layouts that fit by their bounds but were not simulated, the one with the least bound, with it.
-        simple: best layout of a heterogeneous cluster with equal stages, or on devices of one type.
+        too_large: number of these layouts that exceed a device's memory.
+        nearest: the layout that is too large by the fewest bytes; None if none is too large.
+        quicker: the fastest layout that is too large by little and faster than the best; None if there is none.
+        behind: of the layouts that were neither simulated nor too large, the one with the least lower bound, and this
+            bound in seconds; None if there is none.
+        simple: on a heterogeneous cluster, the best layout with equal stages or on one device type; None otherwise.
     """
 
     found: tuple[SimulatedLayout, ...]

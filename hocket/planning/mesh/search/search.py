@@ -1,6 +1,6 @@
 """Search over parallel layouts: bounds order them, and the simulator decides.
 
-The search is deterministic. Of layouts that are equal within the tolerance, the one with fewer stages wins.
+The search is deterministic. Of layouts that are equally fast within a tie (TIE), the simplest wins (`simplicity`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +26,9 @@ def search_meshes(
     """Simulate layouts in the order of their bounds while they may win.
 
     Arguments:
-        ceiling_s: layouts with a greater bound are not simulated.
-        only: predicate of the layouts to consider; these have no layers and no chunks yet.
+        ceiling_s: layouts with a greater lower bound, in seconds, are not simulated.
+        only: function that returns True for layouts to consider; it gets layouts that are not cut into stages or
+            chunks yet.
     """
     several = list(with_recompute_cuts(spaces))
     unlike = any(mixed(space.group.cluster) for space, _ in several[:1])
@@ -51,7 +52,8 @@ def search_meshes(
 def with_recompute_cuts(spaces: Iterable[LayoutSpace]) -> Iterator[tuple[LayoutSpace, RecomputeCut | None]]:
     """Pair each layout space with a recompute cut, or None.
 
-    The fastest space of each kind of tensor-parallel groups gets the cut.
+    Spaces that differ only in their recompute setting share one cut, over all their settings. It is paired with the
+    space of the fastest setting.
     """
     widths: dict[tuple[int, bool], list[LayoutSpace]] = {}
     for space in spaces:

@@ -24,6 +24,7 @@ class SimulatedLayout(SimulatedCandidate):
 
     Attributes:
         space: layout space of the layout.
+        mesh: the layout.
     """
 
     space: LayoutSpace
@@ -34,7 +35,13 @@ class SimulatedLayout(SimulatedCandidate):
         return self.fullest(self.predicted.peak_memory_bytes)
 
     def fullest(self, peaks: Mapping[int, float]) -> tuple[float, float, float]:
-        """Missing, needed and available bytes of the group with the least room."""
+        """Missing, needed and available bytes of the group that lacks the most memory.
+
+        Missing bytes are below 0 if all groups fit.
+
+        Arguments:
+            peaks: peak bytes by group.
+        """
         rooms = self.space.room_bytes
         return max((size - float(rooms[group]), size, float(rooms[group])) for group, size in peaks.items())
 
@@ -45,17 +52,17 @@ class SimulatedLayout(SimulatedCandidate):
 
     @property
     def bytes(self) -> float:
-        """Peak bytes of the device with the least room."""
+        """Peak bytes of the device that has the least memory left."""
         return self._fullest[1]
 
     @property
     def room_bytes(self) -> float:
-        """Memory of that device."""
+        """Memory of the device that has the least memory left."""
         return self._fullest[2]
 
     @property
     def lacking_bytes(self) -> float:
-        """Missing bytes of the device with the least room; below 0 if all fits."""
+        """Bytes that the fullest device lacks; below 0 if all devices fit."""
         return self._fullest[0]
 
 
@@ -81,7 +88,7 @@ def proven(one: SimulatedLayout) -> Mapping[int, float]:
     if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
         return most
     search_space, choice = one.space.choice(short, short.batch_size)
-    if mesh.sharded:  # shards are those of all data-parallel ranks
+    if mesh.sharded:  # state is sharded over all data-parallel ranks, not over these two
         stands = mesh.stands
         stages = (
             replace(stage, beside=tuple(g for g in stands[s % mesh.depth] if g not in stage.devices))
@@ -92,10 +99,10 @@ def proven(one: SimulatedLayout) -> Mapping[int, float]:
 
 
 def _short(mesh: ParallelLayout) -> ParallelLayout:
-    """Two data-parallel ranks of a short batch.
+    """The layout with two data-parallel ranks and a short batch.
 
-    With unequal replicas: twice the microbatches in flight on all of them. GPipe, with all microbatches in flight,
-    needs the whole batch.
+    If stages differ in their number of replicas, all replicas stay, and the batch has twice the microbatches that they
+    have in flight. GPipe, with all microbatches in flight, keeps the whole batch.
     """
     widths, whole = {len(place) for place in mesh.places}, mesh.schedule == "gpipe"
     if len(widths) > 1:

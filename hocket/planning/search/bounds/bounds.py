@@ -17,7 +17,7 @@ from hocket.strategies.base.strategy import complete, strategy
 
 
 class Bounds:
-    """Bounds for the candidates of one search space.
+    """Lower bounds for the candidates of one search space.
 
     Figures that candidates share are computed once.
     """
@@ -58,14 +58,14 @@ class Bounds:
         return max(by_device(choice, saved_s).values()) / quick_s if quick_s > 0 else 1.0
 
     def shapes(self, choice: Candidate) -> tuple[StageShape, ...]:
-        """Program-level shapes of a choice's stages; strategies share many."""
+        """Shapes of a candidate's stages; cached, since many candidates share them."""
         key = id(choice.stages)
         if key not in self._shapes:
             self._shapes[key] = (choice.stages, stage_shapes(self._profile, choice.stages))
         return self._shapes[key][1]
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> float:
-        """Lower bound in seconds.
+        """Lower bound of the iteration time in seconds.
 
         For merged microbatches and waves it counts compute alone. The strategy must support the candidate.
         """
@@ -74,7 +74,10 @@ class Bounds:
         return self._time.seconds(name, shapes, choice)
 
     def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Candidate) -> dict[int, float]:
-        """Lower bound on each device's peak memory: weights, and gradients or stashes."""
+        """Lower bound of each device's peak memory in bytes, by device.
+
+        It counts weights with their optimizer state, and the larger of gradients and saved activations.
+        """
         return peak_bytes(name, shapes, choice, self._stages.of(choice))
 
 

@@ -20,10 +20,10 @@ class Units:
     """Figures of the layers, each of which is one FSDP unit; shape (layers,).
 
     Attributes:
-        weights, gradients: bytes.
-        compute_s: forward and backward of the slowest replica.
-        backward_s: backward of the slowest replica.
-        step_s: optimizer step on one replica's shard.
+        weights, gradients: bytes of weights, and of gradients.
+        compute_s: seconds of forward and backward of the slowest replica.
+        backward_s: seconds of the backward of the slowest replica.
+        step_s: seconds of the optimizer step on one replica's shard.
     """
 
     weights: np.ndarray
@@ -36,8 +36,12 @@ class Units:
 def units_s(units: Units, cluster: Cluster, place: tuple[int, ...], microbatches: int) -> float:
     """Lower bound on the seconds of a batch.
 
-    It is the larger of two sums: what a replica computes, and what it gathers. Between the last backward of the first
-    unit and its next forward lie the unit's gradient sum, optimizer step and gather.
+    It is the larger of two sums. The first is a replica's computation, with the gradient sum, optimizer step and
+    gather of the first unit, which lie between its last backward and its next forward. The second is all gathers.
+
+    Arguments:
+        place: devices of the replicas.
+        microbatches: number of microbatches of each replica in a batch.
     """
     gathers_s = [sum(collective(cluster, Kind.ALL_GATHER, place, float(size))) for size in units.weights]
     summed_s = sum(collective(cluster, Kind.REDUCE_SCATTER, place, float(units.gradients[0])))

@@ -22,7 +22,8 @@ def interleaved_s(
 
     Arguments:
         forward_s, backward_s: seconds of each chunk on each device, shape (v, p).
-        message_s: seconds of a message from each stage to the next, and of one back, shape (v p - 1,).
+        message_s: seconds of a message from each stage to the next, which are also those of a message back; shape
+            (v p - 1,).
         microbatches: microbatches of a data-parallel rank, a multiple of p.
 
     Returns:
@@ -43,7 +44,7 @@ def interleaved_s(
         waits_s = np.where(there, arrives_s.reshape(v, p)[chunk, rank], -np.inf)
         tables += [waits_s, np.where(there, seconds[chunk, rank], 0.0)]
     behind, before = np.roll(rank, -1), np.roll(rank, 1)
-    forth_s, back_s = np.zeros(p), np.zeros(p)  # ends of the latest ones; a device is free when its forward ends
+    forth_s, back_s = np.zeros(p), np.zeros(p)  # ends of each device's last forward and backward; the forward is later
     marks, ends = list[np.ndarray](), list[float]()
     for t, (waits_back_s, takes_back_s, waits_s, takes_s) in enumerate(zip(*tables, strict=True)):
         if t % period == 0:

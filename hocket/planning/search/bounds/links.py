@@ -27,10 +27,14 @@ class LinkFigures:
         self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
     def rings_s(self, cut: StageCut, run: LayerRun) -> list[float]:
-        """Seconds to sum each gradient bucket over the replicas.
+        """Seconds to sum each gradient bucket of a stage over its replicas.
 
-        A reduce-scatter ends when each replica has its shard. If buckets may change, the last bucket holds at least the
-        last gradients.
+        A reduce-scatter ends when each replica has its shard. If buckets may still be changed, there are two entries.
+        The second is the last bucket, which holds at least the last gradients.
+
+        Arguments:
+            cut: the stage.
+            run: figures of the stage's layers.
         """
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
@@ -61,9 +65,11 @@ class LinkFigures:
         return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 
     def message_s(self, choice: Candidate) -> tuple[np.ndarray, np.ndarray]:
-        """Least seconds of one microbatch's message to each next stage, and of one back.
+        """Least seconds of a microbatch's messages between neighbouring stages.
 
-        The messages are activations and gradients. -1 where no message is sent.
+        Returns:
+            Seconds of activations to the next stage, and of gradients back, each of shape (stages - 1,); -1 where no
+                message is sent.
         """
         forth, back = self._border_bytes(choice)
         _, _, fastest = self._load(tuple(cut.devices for cut in choice.stages))
@@ -71,7 +77,11 @@ class LinkFigures:
         return seconds[0], seconds[1]
 
     def busiest_s(self, choice: Candidate, stages: Stages, updates: np.ndarray) -> float:
-        """Seconds that the busiest link carries data in a batch."""
+        """Seconds that the busiest link carries data in a batch.
+
+        Arguments:
+            updates: number of updates of each stage in a batch.
+        """
         resources, table, _ = self._load(tuple(cut.devices for cut in choice.stages))
         forth, back = self._border_bytes(choice, least=False)
         # The last microbatch of a batch may be smaller and is left out.
@@ -135,9 +145,13 @@ class LinkFigures:
     def _load(self, devices: tuple[tuple[int, ...], ...]) -> tuple[list[Resource], np.ndarray, np.ndarray]:
         """Mean load of each resource by one microbatch between neighbouring stages.
 
+        Arguments:
+            devices: devices of each stage.
+
         Returns:
             - Links, and compute lanes (see `_carriers`).
-            - Seconds of each for a byte forward and a byte back over each stage boundary, shape (2, links, boundaries).
+            - Seconds of each resource for a byte forward and a byte back over each stage boundary; shape
+              (2, resources, boundaries).
             - Least latency and seconds per byte of each stage boundary, shape (boundaries, 2).
         """
         if devices not in self._loads:

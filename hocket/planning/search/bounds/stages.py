@@ -34,7 +34,16 @@ class LayerRun:
 
 @dataclass(frozen=True)
 class Stages:
-    """Figures of one candidate's stages, as arrays of shape (stages,)."""
+    """Figures of one candidate's stages, as arrays of shape (stages,).
+
+    Attributes:
+        runs: figures of each stage's layers, on the profiled device type.
+        microbatches: number of microbatches in a batch.
+        forward_s, backward_s, again_s: seconds of a forward, a backward and a recomputation of a microbatch, on the
+            profiled device type.
+        widths: number of replicas.
+        factors: seconds on the stage's fastest replica per profiled second.
+    """
 
     runs: tuple[LayerRun, ...]
     microbatches: int
@@ -46,7 +55,7 @@ class Stages:
 
     @cached_property
     def batch_s(self) -> np.ndarray:
-        """Seconds of each stage's forwards and backwards of a whole batch, on one device."""
+        """Compute seconds of each stage for a whole batch, on one device."""
         least_s = np.array([r.least_forward_s + r.least_backward_s for r in self.runs])
         least_s += np.where(self.again_s > 0, [r.least_forward_s for r in self.runs], 0.0)
         whole_s = self.forward_s + self.backward_s + self.again_s
@@ -55,7 +64,7 @@ class Stages:
 
     @cached_property
     def busiest_s(self) -> np.ndarray:
-        """Seconds of each stage's busiest replica."""
+        """Compute seconds of each stage's busiest replica for a batch."""
         whole_s = (self.forward_s + self.backward_s + self.again_s) * self.factors
         share = -(-self.microbatches // self.widths)
         less_s = self.microbatches * whole_s - self.batch_s
@@ -141,9 +150,9 @@ class StageFigures:
         return found
 
     def _weights(self, layer: int) -> tuple[float, float]:
-        """Bytes of a layer's weights with optimizer state, and of their gradients.
+        """Bytes of a layer's weights with optimizer state, and bytes of its gradients.
 
-        Weights shared with other layers do not count.
+        Weights that several layers share do not count.
         """
         one = self._space.profile.layers[layer]
         if not one.parameters:

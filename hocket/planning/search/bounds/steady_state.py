@@ -1,7 +1,7 @@
 """Lower bound for pipelines without a flush, in closed form.
 
-Rules of this file: batches follow each other, so there is no warm-up or cool-down. A device that is never late is never
-idle.
+Rules of this file: batches follow each other, so there is no warm-up or cool-down. A device that is never late is
+never idle.
 Source: Narayanan's dissertation, sections 3.2.1 (2BW) and 3.3.3 (closed forms); Little's law.
 """
 
@@ -18,10 +18,10 @@ def steady_s(
     """Lower bound on the seconds of a batch in the steady state.
 
     Arguments:
-        batch_s: compute seconds of each device for a batch, including its optimizer step.
+        batch_s: compute seconds of each device for a batch, including the optimizer step.
         least_s: seconds of a microbatch's forward and backward on the fastest replica of each stage.
-        message_s: seconds of a message from each stage to the next and of one back, shape (p - 1,).
-        turns: microbatches of each device in a batch.
+        message_s: seconds of a message from each stage to the next and one back, together; shape (p - 1,).
+        turns: number of microbatches that each device runs in a batch.
         ahead: largest number of microbatches in flight on each device.
     """
     # Between its forward and its backward on a device, a microbatch goes to the last stage and back.

@@ -58,7 +58,11 @@ class TimeBound:
         return max(found)
 
     def _busy_s(self, choice: Candidate, stage_s: np.ndarray) -> float:
-        """Seconds of the busiest device or host."""
+        """Seconds of the busiest device, or of the busiest host's cores.
+
+        Arguments:
+            stage_s: seconds of each stage on each of its devices.
+        """
         seconds = by_device(choice, stage_s)
         cluster = self._cluster
         most = max(seconds.values())
@@ -79,9 +83,14 @@ class TimeBound:
         tails_s: tuple[np.ndarray, np.ndarray],
         step_s: np.ndarray,
     ) -> float:
-        """Seconds of a batch between two flushes.
+        """Lower bound of a batch between two flushes, in seconds.
 
-        They are warm-up, work, cool-down, and the update of the first stage.
+        It consists of warm-up, work, cool-down, and the update of the first stage.
+
+        Arguments:
+            forth_s, back_s: seconds of messages (`LinkFigures.message_s`).
+            tails_s: the first two results of `_tails`.
+            step_s: seconds of each stage's optimizer step.
         """
         tail_s, anywhere_s = tails_s
         count = len(stages.runs)
@@ -137,7 +146,11 @@ def _step_s(cut: StageCut, run: LayerRun) -> float:
 
 
 def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
-    """Sum the seconds of stages by device."""
+    """Sum the seconds of all stages on each device.
+
+    Arguments:
+        stage_s: seconds of each stage on each of its devices.
+    """
     seconds: dict[int, float] = {}
     for cut, each in zip(choice.stages, stage_s.tolist(), strict=True):
         for device in cut.devices:
@@ -146,9 +159,13 @@ def by_device(choice: Candidate, stage_s: np.ndarray) -> dict[int, float]:
 
 
 def _little_s(stages: Stages, waiting: Sequence[int], forth_s: np.ndarray, back_s: np.ndarray) -> float:
-    """Lower bound by Little's law; the smaller last microbatch is left out.
+    """Lower bound in seconds by Little's law; the smaller last microbatch is left out.
 
-    The microbatches in flight on a stage last for one round trip to the last stage.
+    A microbatch is in flight on a stage for one round trip to the last stage.
+
+    Arguments:
+        waiting: largest number of microbatches in flight on each stage.
+        forth_s, back_s: seconds of messages (`LinkFigures.message_s`).
     """
     share = (stages.microbatches - 1) // stages.widths
     return float((share / np.array(waiting) * _ways_s(stages, forth_s, back_s)).max())

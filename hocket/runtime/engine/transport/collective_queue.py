@@ -1,9 +1,10 @@
 """Queue of the collectives of one lane, which run one after the other.
 
-Gloo would run two of one process group at once, and the first, which compute needs first, would end later. An
-all-reduce uses several process groups at once, one for each piece of the bucket, and the next may use another number of
-groups. So a thread of the lane waits for the last piece before it begins the next collective. The compute lane
-continues meanwhile. The thread also records the end of each collective, even if the compute lane asks late.
+Gloo would run two collectives of one process group at once. Then the first, which compute needs first, would end
+later. An all-reduce uses several process groups at once, one for each piece of the bucket, and the next all-reduce may
+use another number of groups. So a thread of the lane waits for the last piece before it begins the next collective.
+The compute lane continues meanwhile. The thread also records the end of each collective, even if the compute lane asks
+late.
 """
 
 import threading
@@ -28,7 +29,11 @@ class Turn:
         self.start_s = self.end_s = 0.0
 
     def take(self, clock: Callable[[], float]) -> None:
-        """Run the all-reduce, in the lane's thread."""
+        """Run the collective, in the lane's thread.
+
+        Arguments:
+            clock: current time in seconds.
+        """
         self.start_s = clock()
         try:
             _done(self._begin)
@@ -56,7 +61,7 @@ def _done(begin: Begin) -> None:
 
 
 class CollectiveQueue:
-    """Queue and thread of one lane."""
+    """Queue of one lane's collectives, with the thread that runs them."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -65,7 +70,11 @@ class CollectiveQueue:
         self._thread.start()
 
     def put(self, begin: Begin) -> Turn:
-        """Append a collective to the queue."""
+        """Append a collective to the queue.
+
+        Arguments:
+            begin: begins the collective and returns its pending transfers; the lane's thread calls it.
+        """
         turn = Turn(begin)
         self._queue.put(turn)
         return turn

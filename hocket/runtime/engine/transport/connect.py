@@ -1,6 +1,6 @@
 """Connections between workers of one machine, to share memory.
 
-The kernel chooses the names of the sockets. A name is valid in one network namespace, so workers in separate namespaces
+Linux chooses the names of the sockets. A name is valid in one network namespace, so workers in separate namespaces
 communicate over their network. Only processes of the same user connect.
 """
 
@@ -28,11 +28,11 @@ def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[i
     This is a collective call of the default group, with the same pairs on all ranks.
 
     Arguments:
-        pairs: (sending rank, receiving rank).
+        pairs: (sending rank, receiving rank), of the default group.
 
     Returns:
-        This worker's outboxes and inboxes by the peer's rank, and the connected pairs, which are the same on every
-        worker.
+        This worker's outboxes by receiving rank, its inboxes by sending rank, and the connected pairs. The connected
+        pairs are the same on every worker.
     """
     if not pairs:
         return {}, {}, frozenset()
@@ -73,7 +73,11 @@ def can_share() -> bool:
 
 
 def _listener(count: int) -> socket.socket | None:
-    """Create a listening socket; None if the system does not support this kind."""
+    """Create a listening socket; None if the system does not support shared memory.
+
+    Arguments:
+        count: maximum number of pending connections.
+    """
     if not can_share():
         return None
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,7 +102,15 @@ def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
 
 
 def _connected(name: bytes, hello: bytes) -> socket.socket | None:
-    """Connect to the worker with this socket name; None if it is not on this machine."""
+    """Connect to a worker and send it a greeting.
+
+    Arguments:
+        name: name of the worker's socket.
+        hello: the greeting, see `_HELLO`.
+
+    Returns:
+        The connection; None if the worker is not on this machine, or is a process of another user.
+    """
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         found.connect(name)
@@ -131,7 +143,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 def _limit(connection: socket.socket) -> None:
-    """Make a connection blocking, with the timeout of the process group."""
+    """Make a connection blocking, with torch's default timeout of process groups."""
     connection.setblocking(True)
     seconds = int(default_pg_timeout.total_seconds())
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

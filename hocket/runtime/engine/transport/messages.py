@@ -4,9 +4,9 @@ A stage boundary of one tensor is sent in its own memory order, without a copy i
 several tensors is packed into one tensor of bytes. Both sides know the layout from the captured model, for full and for
 ragged microbatches, so no sizes are sent.
 
-With `slices`, a rank of a tensor-parallel group sends only a part of the message (scatter/gather, dissertation section
-4.4.1). This requires that all ranks have the same tensors. A boundary inside a divided part of a block differs between
-ranks, so it is sent whole.
+With `slices`, a rank of a tensor-parallel group sends only a part of the message (scatter/gather, Narayanan's
+dissertation, section 4.4.1). This requires that all ranks have the same tensors. A boundary inside a divided part of a
+block differs between ranks, so it is sent whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ class BorderLayout:
     """Layout of the tensors of one stage boundary.
 
     Attributes:
-        shapes, dtypes: of each tensor.
+        shapes, dtypes: shape and dtype of each tensor.
         orders: memory order of each tensor's dimensions (profiling/capture/memory_layout.py).
         offsets: byte offset of each tensor in a packed message.
         size_bytes: bytes of a packed message.
-        slices: number of parts of the message; each rank of a tensor-parallel group sends its own part. 1 for a whole
-            message.
+        slices: number of equal slices of the message; each rank of a tensor-parallel group sends one of them. 1 if the
+            message is sent whole.
     """
 
     shapes: tuple[Dims, ...]
@@ -74,16 +74,20 @@ class BorderLayout:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of all slices; slices have equal room, and the last may not fill its room."""
+        """Bytes of a buffer for all slices: equal space for each, also for a shorter last."""
         return self._slice_bytes(self.slices) * self.slices
 
     def room_of(self, member: int) -> slice:
-        """Return the range of a rank's room within `room_bytes`."""
+        """Return the byte range of a rank's space in a buffer of `room_bytes`.
+
+        Arguments:
+            member: tensor-parallel rank.
+        """
         size_bytes = self._slice_bytes(self.slices)
         return slice(member * size_bytes, (member + 1) * size_bytes)
 
     def slice_of(self, member: int) -> slice:
-        """Return the byte range of the message that a rank sends."""
+        """Return the byte range of the message that a tensor-parallel rank sends."""
         room = self.room_of(member)
         return slice(room.start, min(room.stop, self.message_bytes))
 
@@ -92,6 +96,8 @@ class BorderLayout:
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """Pack tensors into one contiguous tensor.
+
+        A single tensor that is dense in memory is not copied.
 
         Raises:
             InternalError: a tensor's shape or dtype differs from the layout.
@@ -113,10 +119,10 @@ class BorderLayout:
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def within(self, memory: Tensor) -> Tensor:
-        """View existing memory as a message.
+        """Return the message in a buffer, as a view that `unpack` takes.
 
         Arguments:
-            memory: `size_bytes` bytes, or `room_bytes` for slices.
+            memory: uint8 tensor of `size_bytes` elements, or of `room_bytes` for slices.
         """
         return self._view(memory, 0) if len(self.shapes) == 1 else memory
 

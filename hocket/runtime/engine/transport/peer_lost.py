@@ -13,7 +13,7 @@ class PeerLost(WorkerLost):
     """A transfer failed: the peer died, or did not answer in time.
 
     Attributes:
-        peers: devices on the other side.
+        peers: devices on the other side; empty if a rank of the same tensor-parallel group was lost.
         step: number of the step, from 0.
         instruction: the transfer.
     """
@@ -28,9 +28,9 @@ class PeerLost(WorkerLost):
 
 
 def lost(device: Device, instruction: Instruction, error: Exception) -> PeerLost:
-    """Convert a failed instruction of a device into an error.
+    """Build the error for an instruction of a device that failed.
 
-    The error names the device or the rank in its tensor-parallel group.
+    The error names this device (with tensor parallelism its group and rank), the lost devices, and the step.
     """
     number, division = device.number, device.executable.division
     peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group

@@ -6,9 +6,9 @@ Point-to-point: CPU workers of one machine share memory for their messages (shar
 gloo matches messages by tag and pair, so one group carries all point-to-point lanes. NCCL ignores tags and serializes
 the transfers between two devices, so each direction of a pair has its own group.
 
-Tensor parallelism: with groups of t ranks, the program's devices are groups, and worker r is rank r % t of group r //
-t. Messages and collectives of the program go between ranks with the same number, as if each number had its own program.
-Sums within a group use a separate process group.
+Tensor parallelism: with groups of t ranks, each device of the program is a tensor-parallel group. Worker r has the
+tensor-parallel rank r % t in the group of device number r // t. Messages and collectives of the program go between
+equal tensor-parallel ranks, as if each rank had its own program. Sums within a group use a separate process group.
 
 Communication threads of a bucket: a gloo process group runs one all-reduce at a time with one thread (and another
 thread that reads). So a bucket with r threads is sent in r pieces over r groups. With NCCL the number of CTAs is a
@@ -50,7 +50,7 @@ class Groups:
 
     Attributes:
         layouts: layouts of the messages.
-        sent_bytes: bytes of sent messages, by destination device.
+        sent_bytes: bytes of sent messages, by destination device of the program.
         carried_bytes: bytes of inputs to collectives, by kind.
     """
 
@@ -60,6 +60,9 @@ class Groups:
         Arguments:
             number: this worker's device of the program.
             shared_memory: True to use shared memory where possible.
+
+        Raises:
+            InputError: a bucket has more communication threads than a CPU supports.
         """
         program, device = executable.program, torch.device(executable.device)
         self.layouts, width = layouts, executable.layout.tensor
@@ -106,13 +109,22 @@ class Groups:
     def _made(self, devices: tuple[int, ...], options: Any = None) -> dist.ProcessGroup:
         """Create the process groups between devices, one for each tensor-parallel rank.
 
-        Return the group of this worker's rank.
+        Returns:
+            The group of this worker's tensor-parallel rank.
         """
         groups = [dist.new_group([self._rank(d, k) for d in devices], pg_options=options) for k in range(self._width)]
         return groups[self._member]
 
     def _of_lane(self, devices: tuple[int, ...], threads: set[int]) -> dict[int, list[dist.ProcessGroup]]:
-        """Create the groups of a lane's collectives, by number of communication threads."""
+        """Create the process groups of a lane's collectives.
+
+        Arguments:
+            devices: devices of the program that take part.
+            threads: numbers of communication threads that the lane's buckets use; 0 is the library's default.
+
+        Returns:
+            For each of these numbers, the process groups that carry a collective together.
+        """
         if self._nccl:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
         if (most := max(threads)) > MAX_CPU_THREADS:
@@ -128,13 +140,16 @@ class Groups:
             dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     def close(self) -> None:
-        """Destroy the process groups of collectives."""
+        """Destroy this worker's process groups of collectives."""
         for lane in self._own:
             for group in dict.fromkeys(group for groups in self._collectives[lane].values() for group in groups):
                 dist.destroy_process_group(group)
 
     def send(self, layout: BorderLayout, message: Tensor, peer: int) -> SharedTransfer | None:
         """Begin to send a message, or this rank's slice of it (a view).
+
+        Arguments:
+            peer: destination device of the program.
 
         Returns:
             The pending send; None if it is complete already. A send is complete when the peer has the message, or with
@@ -154,12 +169,15 @@ class Groups:
         """Begin to receive a message.
 
         A message in slices has two steps. First this rank's slice arrives at its place in the memory of the whole
-        message. Then, when the receive is waited for, the other slices are gathered from the ranks of this group, in a
-        collective call. Only the compute thread waits, when it reaches the instruction that reads the message. `total`
-        explains why that cannot deadlock.
+        message. Then, when the receive is waited for, the other slices are gathered from the other ranks of this
+        tensor-parallel group, in a collective call. Only the compute thread waits, when it reaches the instruction
+        that reads the message. `total` explains why that cannot deadlock.
+
+        Arguments:
+            peer: source device of the program.
 
         Returns:
-            Memory of the message, and the pending receive.
+            The message (its content is valid after the wait) and the pending receive.
         """
         group, sliced = self._pairs.get((peer, self._number)), layout.slices > 1
         if group is None:
@@ -186,6 +204,9 @@ class Groups:
             part: this rank's part, a view of `whole`. A reduce-scatter replaces it by this part of the sum; the rest of
                 `whole` is undefined afterwards.
             threads: number of communication threads; one of the lane's numbers in the program.
+
+        Returns:
+            Pending transfers; the collective is complete when all of them are.
         """
         groups = self._collectives[lane][threads]
         match kind:
@@ -199,9 +220,9 @@ class Groups:
         raise InternalError(f"{kind} is not a collective")
 
     def parts(self, lane: str, part: Tensor) -> list[Tensor]:
-        """Gather a tensor of each rank of a lane's group, in rank order.
+        """All-gather a tensor over the devices of a lane's collectives, in rank order.
 
-        This is a collective call. All tensors have the same shape.
+        This is a collective call, and it waits. All tensors have the same shape.
         """
         (group, *_) = self._collectives[lane][0]
         found = [torch.empty_like(part) for _ in range(group.size())]
@@ -229,11 +250,11 @@ class Groups:
         return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Gather a tensor from every rank of the group; see `EngineTensorGroup`."""
+        """All-gather over the tensor-parallel group; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.gathered(tensor, width))
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """Compute this rank's part of a sum over the group; see `EngineTensorGroup`."""
+        """Reduce-scatter over the tensor-parallel group; see `EngineTensorGroup`."""
         return _begun(lambda: self._members.scattered(tensor))
 
     @property
@@ -243,12 +264,15 @@ class Groups:
         return self._inside
 
     def _rank_of(self, peer: int) -> int:
-        """Return the peer's rank in the group that carries the messages."""
+        """Return the peer's rank in the process group of point-to-point messages."""
         return int(peer > self._number) if self._nccl else self._rank(peer, self._member)
 
 
 class _Gathering:
-    """Receive in slices: this rank's slice arrives, then all slices are gathered."""
+    """Pending receive of a message in slices.
+
+    This rank's slice arrives, then all ranks of the tensor-parallel group gather all slices.
+    """
 
     def __init__(
         self, arriving: SharedTransfer, members: EngineTensorGroup, memory: Tensor, rooms: Sequence[slice]
@@ -270,9 +294,9 @@ class _Gathering:
 
 
 def _ctas(count: int) -> Any:
-    """Create options of a process group with a fixed number of CTAs.
+    """Create options of a NCCL process group with a fixed number of CTAs.
 
-    Needs `torch.distributed` with NCCL >= 2.17.
+    This needs NCCL >= 2.17.
     """
     options = dist.ProcessGroupNCCL.Options()
     options.config.min_ctas = options.config.max_ctas = count

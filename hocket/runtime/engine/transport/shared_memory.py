@@ -48,7 +48,7 @@ class _End:
 
 
 class Inbox(_End):
-    """Receiving end of one peer's messages, in the order of receives."""
+    """Receiving end of one peer's messages; receives complete in the order of `post`."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -122,7 +122,7 @@ class _Arriving:
 
 
 class Outbox(_End):
-    """Sending end of messages to one peer, in the order of sends."""
+    """Sending end of messages to one peer; they arrive in the order of `send`."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -154,6 +154,9 @@ class Outbox(_End):
         """Finish a send that had to wait for the peer's receive.
 
         Sends must be finished in the order of the `send` calls.
+
+        Arguments:
+            message, at: as in `send`.
 
         Raises:
             RuntimeError: the peer was lost, or did not answer in time.

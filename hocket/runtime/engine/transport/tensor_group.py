@@ -45,7 +45,7 @@ class EngineTensorGroup:
         self.shared = all(rank in outboxes and rank in inboxes for rank in self._peers)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over all ranks, as a new tensor."""
+        """All-reduce: sum a tensor over all ranks, as a new tensor."""
         if not self.shared:
             return ProcessMembers(self._of_group).total(tensor)
         own = tensor.detach().contiguous()
@@ -61,7 +61,11 @@ class EngineTensorGroup:
         return found.view(tensor.shape)
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Gather a tensor of each rank, all of one shape, in rank order."""
+        """All-gather in rank order, as a new tensor: (...) to (width, ...).
+
+        Arguments:
+            width: number of ranks.
+        """
         if not self.shared:
             return ProcessMembers(self._of_group).gathered(tensor, width)
         found = torch.empty((width, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
@@ -69,7 +73,7 @@ class EngineTensorGroup:
         return found
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """Sum this rank's row of the tensor over all ranks."""
+        """Reduce-scatter: sum every rank's row for this rank, (width, ...) to (...)."""
         if not self.shared:
             return ProcessMembers(self._of_group).scattered(tensor)
         rows = list(tensor.detach().contiguous())
@@ -77,7 +81,12 @@ class EngineTensorGroup:
         return _added(self._exchanged([mine] * len(rows), rows), mine)
 
     def fill(self, memory: Tensor, rooms: Sequence[slice]) -> None:
-        """Gather each rank's room of a memory into that memory; all rooms have one size."""
+        """All-gather in place: complete a buffer of which each rank has filled one slice.
+
+        Arguments:
+            memory: the buffer.
+            rooms: slice of each rank in the buffer, in rank order; all of one size.
+        """
         if self.shared:
             self._gather(memory[rooms[self._own]], [memory[room] for room in rooms])
         else:
@@ -91,9 +100,11 @@ class EngineTensorGroup:
         return self._group
 
     def _gather(self, own: Tensor, places: Sequence[Tensor]) -> None:
-        """Gather the tensor of each rank into its place.
+        """All-gather: copy the tensor of each rank into its place.
 
-        This rank's tensor may be in its place already.
+        Arguments:
+            own: this rank's tensor; it may be in its place already.
+            places: tensors to write, by rank.
         """
         arrived = self._exchanged(places, [own] * len(places))
         for place, found in zip(places, arrived, strict=True):

@@ -1,9 +1,9 @@
 """Transfers: the lanes of one device other than compute and swap lanes.
 
-The compute thread begins transfers, and the communication library's threads carry them out. An instruction begins as
-soon as it may (order.py) and the compute thread checks its lane. Only the compute thread waits, for its next inputs. So
-a message is not handed over between threads. The posted transfers follow from the position of the compute lane:
-receives by their windows, sends and collectives when their inputs are computed.
+The compute thread begins transfers, and the communication library's threads carry them out. An instruction begins when
+it may start (order.py) and the compute thread next checks its lane. Only the compute thread waits, for its next
+inputs. So a message is not handed over between threads. The posted transfers follow from the position of the compute
+lane: receives by their windows, sends and collectives when their inputs are computed.
 
 A send is complete at once if memory is shared and the receive is posted. Otherwise a thread has to wait for it. Gloo
 cannot be polled (in torch 2.13, `is_completed` of a point-to-point work is False until a thread has waited), and a
@@ -65,9 +65,9 @@ class _Lane:
 
     Attributes:
         cursor: position of the lane.
-        room: number of receives that may still be posted.
+        room: number of messages that the receive window still allows to post.
         limited: True if the lane has a receive window.
-        values: inputs that were given to the lane.
+        values: inputs that other lanes have given to the lane.
         sent: queue of sends for the lane's thread.
         kept: sends with messages that are still in memory.
         over: number of completed sends, counted by the lane's thread.
@@ -90,7 +90,9 @@ class _Arriving(NamedTuple):
     """Receive or collective that has begun.
 
     Attributes:
-        made: its output, valid once its works are complete.
+        made: the output, valid once all `works` are complete.
+        works: pending transfers.
+        start_s: time at which it began, in seconds.
     """
 
     lane: _Lane
@@ -167,7 +169,12 @@ class Transfers:
                 self._post(lane)
 
     def give(self, name: str, value: Value, thing: Any) -> None:
-        """Give a lane one of its inputs."""
+        """Give a lane one of its inputs; begin what may then begin.
+
+        Arguments:
+            name: the lane.
+            thing: the engine's object for the value (stage/device.py), from `StreamHandover.given`.
+        """
         with self._lock:
             lane = self._lanes[name]
             if value.what is ValueKind.SHARD:  # the older shard is no longer needed
@@ -178,7 +185,11 @@ class Transfers:
             self._post(lane)
 
     def take(self, value: Value) -> Any:
-        """Wait for the output of a receive or collective, and return it."""
+        """Wait for the output of a receive or collective, and return it.
+
+        Raises:
+            PeerLost: the transfer failed.
+        """
         with self._lock:
             arriving = self._arriving.pop(value, None)
         if arriving is None:
@@ -192,7 +203,10 @@ class Transfers:
         return value in self._arriving
 
     def consumed(self, values: Iterable[Value]) -> None:
-        """Note that values have been read; their receive lanes get room (rule 6)."""
+        """Note that values have been read, so that further receives can be posted.
+
+        See order.py, rule 6.
+        """
         if self._consumed:
             with self._lock:
                 for lane in [self._consumed.pop(value) for value in values if value in self._consumed]:
@@ -200,7 +214,13 @@ class Transfers:
                     self._post(lane)
 
     def dropped(self, name: str) -> None:
-        """Note that compute has freed gathered weights; their lane gets room (rule 6)."""
+        """Note that compute has freed gathered weights, so that others can be gathered.
+
+        See order.py, rule 6.
+
+        Arguments:
+            name: the lane that gathered them.
+        """
         with self._lock:
             self._lanes[name].room += 1
             self._post(self._lanes[name])
@@ -211,7 +231,7 @@ class Transfers:
         The compute lane calls this after an instruction, and when it has the inputs for the next.
 
         Arguments:
-            begun: number of instructions of the first compute lane so far, including that one.
+            begun: number of instructions of the first compute lane so far, including the one that ended or is next.
         """
         for lane in self._senders:
             patience_s = _MAYBE_S if self._memory.looking else 0.0
@@ -226,14 +246,22 @@ class Transfers:
                 lane.let_go += 1
 
     def _said(self, lane: _Lane, patience_s: float) -> bool:
-        """Wait for the lane's thread to count one more completed send; True if in time."""
+        """Wait until the lane's thread has counted one more completed send.
+
+        Returns:
+            False if it has not within `patience_s` seconds.
+        """
         if patience_s:
             with lane.word:
                 lane.word.wait_for(lambda: lane.let_go < lane.over or self.failure is not None, patience_s)
         return lane.let_go < lane.over
 
     def end(self) -> None:
-        """Wait until every lane has ended."""
+        """Wait until every lane has ended.
+
+        Raises:
+            Exception: the exception of a failed send.
+        """
         if self._arriving:
             raise InternalError(f"nobody took {', '.join(map(str, self._arriving))}")
         for lane in self._lanes.values():
@@ -254,7 +282,11 @@ class Transfers:
     # -- beginning
 
     def _post(self, lane: _Lane) -> None:
-        """Begin a lane's instructions as long as the next may begin."""
+        """Begin a lane's instructions as long as the next may begin.
+
+        Raises:
+            PeerLost: a transfer failed at once.
+        """
         while (head := lane.cursor.head()) is not None:
             instruction, routes = head
             if (lane.limited and not lane.room) or any(value not in lane.values for value in instruction.reads):

@@ -1,6 +1,7 @@
 """Fit of the contention model to training with random buckets.
 
-The workers' measurements give the points of the fit. The fitted model is then compared with whole measured backwards.
+A draw is one random choice of gradient buckets and of the communication threads of each bucket. The workers'
+measurements of all draws give the points of the fit. The fitted model is then compared with whole measured backwards.
 Clocks of different workers are never compared. Means are over the middle half of the steps of a draw. Waits in an
 all-reduce for a slower worker count as part of the all-reduce, because the model has no other term for them. This file
 does not import torch.
@@ -20,7 +21,7 @@ from hocket.hardware.overlap import OverlapModel
 
 T = TypeVar("T")
 _LEAST_SHARE = 0.05
-"""Minimum overlapping share of a backward or all-reduce; with less, noise dominates."""
+"""Minimum share of a backward or all-reduce that overlaps; with less, noise dominates."""
 _HELD_OUT = 4
 """Interval of held-out draws: every fourth draw with several buckets is predicted, not fitted."""
 
@@ -30,8 +31,8 @@ class OverlapStep:
     """One step of one worker, in seconds on its clock.
 
     Attributes:
-        backward: (begin, end).
-        arrivals: (parameter name, time of its gradient), in order of time.
+        backward: (begin, end) of the backward.
+        arrivals: (parameter name, time at which its gradient was computed), in order of time.
         sums: (begin, end) of each bucket's all-reduce.
     """
 
@@ -45,6 +46,8 @@ class OverlapStep:
 @dataclass(frozen=True)
 class Noted:
     """Measurements of one draw by one worker.
+
+    Each tuple but `steps` has an entry for each bucket of the draw.
 
     Attributes:
         buckets_bytes: bytes of each bucket.
@@ -62,7 +65,14 @@ class Noted:
 
 
 class OverlapRun(NamedTuple):
-    """One draw: seconds from the backward's start to the last all-reduce's end."""
+    """Measured and predicted time of one draw.
+
+    Attributes:
+        buckets: number of buckets.
+        threads: communication threads of each bucket.
+        measured_s: seconds from the start of the backward to the end of the last all-reduce.
+        predicted_s: prediction of the same time.
+    """
 
     buckets: int
     threads: tuple[int, ...]
@@ -71,7 +81,7 @@ class OverlapRun(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction."""
+        """Relative error of the prediction, negative if it is too short."""
         return self.predicted_s / self.measured_s - 1
 
 
@@ -79,10 +89,10 @@ class OverlapMeasurement(NamedTuple):
     """Result of a measurement of overlap.
 
     Attributes:
-        fitted: model fitted to all draws.
-        runs: all draws, with predictions of that model.
+        fitted: contention model that was fitted to all draws.
+        runs: all draws, with predictions of this model.
         held_out: some draws, with predictions of a model that was fitted without them.
-        alone: each worker's backward without communication.
+        alone: backward of each worker without concurrent communication.
     """
 
     fitted: Fitted
@@ -92,7 +102,7 @@ class OverlapMeasurement(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean absolute error of backward times; the larger of fitted and held-out draws."""
+        """Mean absolute error of predictions, relative; the larger of runs and held_out."""
         return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
 
     @property
@@ -112,7 +122,7 @@ def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
         notes: measurements by worker, then by draw.
 
     Raises:
-        InputError: too few all-reduces or computations overlapped with the other.
+        InputError: too few measurements of one kind (`fit` of cost/buckets/fit.py), or no draw with one bucket.
     """
     draws = list(zip(*notes, strict=True))
     workers, alone = len(notes), _alone(draws)
@@ -132,11 +142,11 @@ def measured(notes: Sequence[Sequence[Noted]]) -> OverlapMeasurement:
 
 
 class PlainBackward(NamedTuple):
-    """One worker's backward without communication.
+    """One worker's backward without concurrent communication.
 
     Attributes:
-        arrival_s: time of each gradient after the backward's begin.
-        end_s: time of the end after the begin.
+        arrival_s: seconds from the start of the backward to each gradient, by parameter name.
+        end_s: seconds from the start of the backward to its end.
     """
 
     arrival_s: dict[str, float]
@@ -165,7 +175,10 @@ def _fit(draws: Draws, alone: Sequence[PlainBackward], workers: int) -> Fitted:
 
 
 def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
-    """Yield the backward up to its last gradient; means over the middle half of steps."""
+    """Yield the backward of a draw up to its last gradient, if enough of it overlaps.
+
+    Times are means over the middle half of the steps.
+    """
     spans = sorted(noted.steps, key=lambda step: step.arrivals[-1][1] - step.backward[0])
     middle = _middle(spans)
     whole_s, beside_s = 0.0, dict.fromkeys(sorted(set(noted.threads)), 0.0)
@@ -181,7 +194,10 @@ def _computed(noted: Noted, alone: PlainBackward) -> Iterator[Computed]:
 
 
 def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
-    """Yield each bucket's all-reduce, as means over the middle half of all steps."""
+    """Yield the all-reduce of each bucket of a draw.
+
+    Times are means over the middle half of the steps of all workers.
+    """
     one = noted[0]
     for bucket, threads in enumerate(one.threads):
         if not one.buckets_bytes[bucket]:
@@ -203,7 +219,13 @@ def _middle(ranked: Sequence[T]) -> Sequence[T]:
 
 
 def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: OverlapModel) -> OverlapRun:
-    """Combine the measured time of a draw with a model's prediction."""
+    """Return the measured time of a draw, and a model's prediction.
+
+    Arguments:
+        noted: the draw's measurements by worker.
+        alone: backward of each worker without concurrent communication.
+        model: contention model.
+    """
     measured_s = median(
         max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
     )
@@ -215,11 +237,11 @@ def foretold(noted: Sequence[Noted], alone: Sequence[PlainBackward], model: Over
 
 
 def _ready(noted: Noted, alone: PlainBackward) -> list[float]:
-    """Return the seconds from the begin of a backward to the last gradient of each bucket.
+    """Return the seconds from the backward's start to each bucket's last gradient.
 
     Arguments:
-        noted: measurements with the buckets.
-        alone: gradient times of the same worker's backward, measured without communication.
+        noted: measurements of one worker, for the names in each bucket.
+        alone: gradient times of the same worker's backward, measured without concurrent communication.
     """
     found = [0.0]
     for names in noted.names:

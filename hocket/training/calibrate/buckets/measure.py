@@ -1,8 +1,7 @@
 """Overlap measurement: contention of computation and all-reduces.
 
-It trains on the workers of a plan.
-
-The workers are local ones, or torchrun's, as in `train`. This file does not import torch.
+The workers of a plan are trained with random buckets. They are local ones, or torchrun's, as in `train`. This file
+does not import torch.
 
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
@@ -28,13 +27,13 @@ from hocket.util.schema import read_as
 
 _MOST_BYTES = 2**30
 MOST_ERROR = 0.25
-"""Maximum mean error of predicted backwards; worse models choose plans by chance."""
+"""Maximum mean relative error of predictions; worse models choose plans by chance."""
 
 
 def measure_overlap(
     job: Job | str | Path, plan: Plan, drawing: BucketSampling, listener: Listener, **options: Any
 ) -> OverlapMeasurement | None:
-    """Train with random buckets and threads, and fit the contention model.
+    """Train with random gradient buckets and communication threads, and fit the model.
 
     Arguments:
         job: the job to train, or its file.
@@ -62,7 +61,11 @@ def measure_overlap(
 
 
 def check_measurable(plan: Plan) -> None:
-    """Refuse a plan that is not data-parallel on several devices."""
+    """Refuse a plan that is not data-parallel on several devices.
+
+    Raises:
+        InputError: another kind of plan, or tensor parallelism.
+    """
     if plan.strategy != "data_parallel" or len(plan.stages[0].devices) < 2 or plan.tensor > 1:
         devices = len({device for stage in plan.stages for device in stage.devices})
         found = f"{plan.strategy} on {devices} devices, tensor: {plan.tensor}"
@@ -77,7 +80,7 @@ def check_good(found: OverlapMeasurement) -> None:
     """Refuse a model that does not predict the measurements.
 
     Raises:
-        InputError: its mean error is above MOST_ERROR.
+        InputError: the model's mean error is above MOST_ERROR.
     """
     if not found.error <= MOST_ERROR:
         hint = "Keep the machines otherwise idle; a job with a longer backward, or more draws and steps, give a better fit."
@@ -108,7 +111,7 @@ def _bare(cluster: Cluster) -> Cluster:
 
 
 def with_overlap(plan: Plan, found: OverlapMeasurement) -> Cluster:
-    """Return the plan's cluster, with the measurement in the level of its devices."""
+    """Return the plan's cluster, with the fitted model in the level of its devices."""
     cluster = plan.cluster
     level = cluster.level_of(plan.stages[0].devices)
     levels = list(cluster.levels)

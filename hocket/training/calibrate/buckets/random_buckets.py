@@ -1,4 +1,4 @@
-"""Random buckets and threads for the overlap measurement.
+"""Random gradient buckets and communication threads for the overlap measurement.
 
 The same seed gives the same draws on every worker. This file does not import torch.
 
@@ -20,10 +20,10 @@ _SMALLEST = 1e-3
 
 @dataclass(frozen=True)
 class BucketSampling:
-    """Settings of the draws.
+    """Settings of the draws, that is of the random choices of buckets and threads.
 
     Attributes:
-        draws: number of draws.
+        draws: number of random draws.
         steps: measured steps of each draw, after some warm-up steps.
         threads: numbers of communication threads to draw from.
         seed: random seed.
@@ -45,7 +45,7 @@ class BucketSampling:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One draw: layers of each bucket in backward order, and their threads."""
+    """One draw: layers of each bucket in backward order, and threads of each bucket."""
 
     buckets: tuple[tuple[str, ...], ...]
     threads: tuple[int, ...]
@@ -56,9 +56,9 @@ class Drawn:
 
 
 def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSampling) -> Iterator[Drawn]:
-    """Yield one bucket for each number of threads, then random buckets.
+    """Yield a draw with one bucket for each number of threads, then random draws.
 
-    The first draws, with one bucket, have no overlap. The sizes of random buckets are spread evenly over orders of
+    The draws with one bucket have no overlap. The sizes of random buckets are spread evenly over orders of
     magnitude. So there are small all-reduces that end during computation, and large all-reduces during which
     computation ends.
 
@@ -88,5 +88,9 @@ def drawn(layers: Sequence[str], sizes_bytes: Sequence[float], drawing: BucketSa
 
 
 def _wanted(rng: random.Random, total: float) -> float:
-    """Draw the bytes of the next bucket."""
+    """Draw the bytes of the next bucket, log-uniformly.
+
+    Arguments:
+        total: bytes of all gradients.
+    """
     return total * exp(rng.uniform(log(_SMALLEST), 0.0))

@@ -39,11 +39,12 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Train every draw; return this worker's measurements as JSON data (fit.Noted).
 
-    This is a collective call.
+    This is a collective call of all workers.
 
     Arguments:
         number: this worker's device in the plan.
-        telemetry: heartbeat, and notes on each draw.
+        drawing: settings of the draws.
+        telemetry: receives heartbeats, and a note on each draw.
     """
     order, sizes = [layer.name for layer in reversed(captured.layers)], _gradients_bytes(captured)
     every = list(drawn(order, sizes, drawing))
@@ -55,7 +56,7 @@ def measure(
 
 
 def _gradients_bytes(captured: Captured) -> list[float]:
-    """Compute the gradient bytes of each layer, in the order of a backward.
+    """Compute the gradient bytes of each layer, last layer first.
 
     Shared weights count for the first layer in forward order that uses them.
     """
@@ -69,7 +70,12 @@ def noted(
 ) -> dict[str, Any]:
     """Train with a plan's own buckets and threads; return a `Noted` as data.
 
-    This is a collective call.
+    This is a collective call of all workers.
+
+    Arguments:
+        number: this worker's device in the plan.
+        steps: steps to measure, after some warm-up steps.
+        progress: this worker's progress page.
     """
     program = plan.compile(captured)
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
@@ -97,7 +103,12 @@ def noted(
 def _steps(
     records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]
 ) -> Iterator[OverlapStep]:
-    """Yield the last backward of each update, with its all-reduces."""
+    """Yield the last backward of each update, with the update's all-reduces.
+
+    Arguments:
+        records: instructions with (begin, end) in seconds, in any order.
+        arrivals: (parameter name, time of its gradient in seconds).
+    """
     backwards = sorted(times for i, times in records if i.kind is Kind.BACKWARD)
     sums: dict[int, dict[int, tuple[float, float]]] = {}
     for instruction, times in records:

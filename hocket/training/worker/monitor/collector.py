@@ -1,4 +1,4 @@
-"""Collector: combines the workers' reports to steps and a summary.
+"""Collector: combines the workers' reports into steps and a summary.
 
 It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
@@ -43,7 +43,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class _Partial:
-    """A step; some of its microbatches have not reported yet."""
+    """Reports on one step, of which some microbatches may be missing."""
 
     losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # (sum, weight) of each microbatch
     samples: int = 0
@@ -51,7 +51,7 @@ class _Partial:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a step; nan if all weights are 0, as in a single process."""
+        """Mean loss of the step; nan if all loss weights are 0, as in a single process."""
         # Add in the order of microbatches. Replicas and waves report in any order, and the order changes a sum's last
         # bit.
         total, weight = (sum(column) for column in zip(*(self.losses[m] for m in sorted(self.losses)), strict=True))
@@ -59,7 +59,12 @@ class _Partial:
 
 
 class Collector:
-    """Receives the reports of all workers, in any order."""
+    """Receives the reports of all workers, in any order.
+
+    Attributes:
+        checkpoint: path of the newest checkpoint; None if there is none.
+        done: last report of each worker, by rank.
+    """
 
     def __init__(self, plan: Plan, listener: Listener) -> None:
         self._plan, self._listener = plan, listener
@@ -131,14 +136,14 @@ class Collector:
             self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
 
     def _told(self, name: str) -> Iterator[str]:
-        """Yield one field of the workers' last reports, by rank."""
+        """Yield one field of the workers' last reports as text, in order of rank."""
         return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
 
     def summary(self, devices: tuple[int, ...]) -> RunSummary:
         """Summarize the run, when every worker is done.
 
         Arguments:
-            devices: the plan's devices, by rank.
+            devices: device of each worker in the plan, by rank.
         """
         paces = [float(event["iteration_s"]) for event in self.done.values() if event["iteration_s"] is not None]
         # In the steady state all workers have the same pace. The median is least disturbed by noise.

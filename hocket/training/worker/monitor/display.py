@@ -62,7 +62,7 @@ class JsonLines:
         print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
     def finished(self, summary: RunSummary) -> None:
-        """Print the last line."""
+        """Print the summary as the last line."""
         print(json.dumps(summary.line()), file=self._out, flush=True)
 
     def close(self) -> None:
@@ -73,8 +73,8 @@ class TrainingBar:
     """Progress bar with the loss and the pace.
 
     After some steps it also shows the prediction beside the measurement. If standard error is not a terminal, there is
-    no bar, and notes are not broken into lines. A log gets a line for the first step, the last step and some steps in
-    between.
+    no bar, and notes are not broken into lines. The stream `log` gets a line for the first step, the last step and
+    some steps in between.
 
     The pace is the mean over the latest steps without steps in which a checkpoint was made, since the summary's median
     counts only training. The remaining time includes checkpoints.
@@ -144,7 +144,7 @@ class TrainingBar:
         return tuple(parts)
 
     def line(self, width: int) -> str:
-        """Build the line in `width` columns.
+        """Build the line of the bar, of at most `width` characters.
 
         If it does not fit, the bar is left out first, then the last texts. The number of steps is always shown.
         """
@@ -189,7 +189,7 @@ class TrainingBar:
 
 
 def spoken(summary: RunSummary, width: int | None = None) -> str:
-    """Write a summary as one sentence, broken between phrases if wider than `width`."""
+    """Write a summary as one sentence; break it between phrases if it exceeds `width`."""
     if not summary.losses and summary.iteration_s is None:
         return f"{show_count(summary.steps, 'step')} trained before; none in this run"
     parts = [f"{show_count(summary.steps, 'step')} trained"]

@@ -19,21 +19,21 @@ class RunSummary:
     Attributes:
         steps: total number of steps trained.
         losses: mean loss of each step of this run, in order.
-        iteration_s: median time of `batch_size` samples over warm periods, without prologue and epilogue, in seconds.
-        None if no period was measured.
-        samples_per_s: throughput at that pace.
+        iteration_s: median seconds of a batch, over warm periods (without the first two, prologue and epilogue). None
+            if no period was measured.
+        samples_per_s: throughput at this time of a batch; None if no period was measured.
         predicted_iteration_s: the plan's prediction.
-        peak_memory_bytes: measured, by device of the plan.
-        predicted_peak_memory_bytes: the plan's prediction, for devices that have one.
+        peak_memory_bytes: measured peak memory, by device of the plan.
+        predicted_peak_memory_bytes: peak memory that the plan predicts, by device, for devices with a prediction.
         stopped: True if the run ended early on request.
         checkpoint: path of the newest checkpoint, if any.
         warm_steps: number of steps in the median of `iteration_s`.
-        queued_share: largest share of an iteration that a worker waited for a core.
+        queued_share: largest share of an iteration for which a worker waited for a CPU core, 0 to 1.
         skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip").
-        optimizer: name of the optimizer.
+        optimizer: name of the optimizer's class.
         dtype: compute dtype.
-        device_types: device types, named as in profiles.
-        swaps: time of swaps, by device of the plan.
+        device_types: device types of the workers, named as in profiles, each once.
+        swaps: bytes and seconds of swaps, by device of the plan.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class RunSummary:
 
     @property
     def queued(self) -> str:
-        """Note on long waits for cores; empty without long waits."""
+        """Note on long waits for CPU cores; empty without long waits."""
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
         return f"for up to {self.queued_share:.0%} of an iteration, a worker waited for a core that other threads used"
@@ -72,7 +72,7 @@ class RunSummary:
 
 
 class Listener(Protocol):
-    """Receiver of the events of a run."""
+    """Receiver of the events of a run, such as a progress bar."""
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
         """Report that training begins after step `first` and ends with step `steps`."""
@@ -86,7 +86,7 @@ class Listener(Protocol):
         """
 
     def saved(self, step: int, path: str) -> None:
-        """Report that a checkpoint after `step` steps was saved in a folder."""
+        """Report that a checkpoint after `step` steps was saved in the folder `path`."""
 
     def note(self, text: str) -> None:
         """Report a text for people."""

@@ -36,10 +36,10 @@ def write_trace(
             function adds `peak_memory_bytes` ({device as text: bytes}), `segments_s` (begins of segments, if there are
             several) and `left_out` (number of older events that were dropped, if any).
         peak_memory_bytes: this worker's peak memory.
-        memory: (seconds, bytes) of this worker's memory while observed.
+        memory: (seconds, bytes) of this worker's memory, while it was observed.
 
     Raises:
-        InputError: the trace cannot be written. Every worker raises it.
+        InputError: the trace cannot be written. Every worker raises the same error.
     """
     part, device = path.with_name(f".{path.name}.{board.rank}.part"), recording.device
     problem = _saved(Trace.of(recording.events, {device: memory} if memory else {}), part)
@@ -81,7 +81,8 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
     """Build the metadata of the whole trace from the workers' facts.
 
     Arguments:
-        start_s: begin of the trace on the workers' clock.
+        facts: metadata of each worker.
+        start_s: begin of the trace on the workers' clock, in seconds.
     """
     found: dict[str, Any] = {"peak_memory_bytes": {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}}
     begun = [min(each) for each in zip(*(fact["segments_s"] for fact in facts), strict=True)]
@@ -99,7 +100,7 @@ def met(events: Iterable[Event], members: int = 1) -> list[Event]:
 
     In a simulated trace, send and receive run at the same time, when both sides and lanes are free. A worker records
     the post of a transfer, and for a receive the time at which it noticed the completion. So the recorded time includes
-    waits for the other side and for the message before; they are removed. All workers must share a clock.
+    waits for the other side and for the message before. These waits are removed. All workers must share a clock.
 
     Arguments:
         members: size of tensor-parallel groups. Ranks with the same number (device % members) exchange messages.
