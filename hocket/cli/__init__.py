@@ -6,8 +6,8 @@ seconds and bytes; an error is printed as JSON too.
 Exit codes:
 
     0    done
-    1    `check` found problems
-    2    your input is wrong
+    1    `check` found problems, or `verify` found a difference
+    2    your input is wrong, or standard output cannot be written because the disk is full
     3    a worker was lost
     4    a loss, a gradient or a weight was nan or infinite while training
     70   our bug
@@ -63,9 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _invoke(app: Any, words: list[str]) -> int:
-    """Run the command that `words` names.
+    """Run the command that a command line names; return its exit code.
 
-    Unlike `app()`, it lets every exception through, including KeyboardInterrupt.
+    Unlike `app()`, this function lets every exception through, including KeyboardInterrupt.
+
+    Arguments:
+        words: command line without the program's name; its first word is the command.
     """
     from typer import Exit
     from typer.main import get_command
@@ -94,7 +97,7 @@ def _tell(words: list[str], error: Exception) -> None:
 def run() -> None:
     """Entry point of the console script.
 
-    SIGTERM is handled as an interrupt, so that cleanup code runs.
+    SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that cleanup code runs.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is None:  # the parent process closed it

@@ -1,4 +1,4 @@
-"""List of commands.
+"""The Typer application `hocket`: the list of its commands.
 
 Heavy modules are imported inside the commands that need them.
 """

@@ -7,10 +7,11 @@ from hocket.cli.output.options import Json
 
 @dataclass(frozen=True)
 class Idea:
-    """One idea of a paper.
+    """One idea of a paper, and its places in the repository.
 
     Attributes:
-        paper: name of the system, and the section.
+        name: the idea in words.
+        paper: name of the system or publication, and the section.
         places: files and folders of the package, relative to `hocket/`.
         docs: documentation page, relative to `docs/`.
         test: test that demonstrates the idea, relative to `tests/`.

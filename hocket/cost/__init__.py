@@ -1,4 +1,4 @@
 """Cost models: seconds of instructions and bytes of values.
 
-They depend on a profile, a cluster and concurrent work.
+The costs follow from a profile, a cluster and concurrent work.
 """

@@ -1,6 +1,6 @@
-"""Seconds of a stage: sums over its layers, and when its gradients are ready.
+"""Seconds of a stage: sums over its layers, and when its gradients are complete.
 
-Rules of this file: figures are those of the profiled device type. `model.py` scales them to another.
+Rules of this file: seconds are those of a device type that the profile knows. `model.py` scales them to another type.
 Source: Narayanan's dissertation, section 2.4.1 (T_l summed over the layers of a stage).
 """
 
@@ -19,9 +19,10 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Figures of all layers for one number of samples.
+    """Costs of all layers for a microbatch of one size.
 
-    Arrays have shape (layers,), `tensor_bytes` has shape (tensors,). `load_s` is for a whole microbatch.
+    Fields are those of `Layer` in profiling/layer.py, as arrays of shape (layers,). `tensor_bytes` has the shape
+    (tensors,). `load_s` is the time to load the microbatch.
     """
 
     forward_s: np.ndarray
@@ -35,7 +36,7 @@ class LayerFigures:
 
 
 class Columns:
-    """Interpolated figures of a profile, cached by number of samples.
+    """Costs of a profile's layers, interpolated and cached by microbatch size.
 
     Plans of one profile should share one object.
     """
@@ -46,7 +47,7 @@ class Columns:
         self._on: dict[str, Columns] = {}
 
     def on(self, device_type: str) -> "Columns | None":
-        """Figures on a device type; None if the profile has no seconds for it."""
+        """Costs on a device type; None if the profile has no seconds for this type."""
         if device_type == self.profile.device_type:
             return self
         if device_type not in self._on:
@@ -56,7 +57,7 @@ class Columns:
         return self._on[device_type]
 
     def at(self, samples: int) -> LayerFigures:
-        """Figures of all layers for one microbatch of `samples` samples."""
+        """Costs of all layers for one microbatch of `samples` samples."""
         found = self._at.get(samples)
         if found is None:
             found = LayerFigures(
@@ -74,10 +75,11 @@ class Columns:
 
     @cached_property
     def parameters(self) -> dict[str, tuple[float, float, float]]:
-        """Bytes of weights, gradients and optimizer state of every parameter.
+        """Bytes of weight, gradient and optimizer state of every parameter, by name.
 
-        A profile knows these by layer. A parameter that is alone in a layer is exact. Otherwise, the rest of a layer is
-        divided evenly among its other parameters, which only matters if some of them are tied.
+        A profile knows these bytes by layer. They are exact for the only parameter of a layer. Otherwise the bytes of
+        a layer that are not yet assigned are divided evenly among its other parameters. This matters only if some of
+        them are tied.
         """
         sizes: dict[str, tuple[float, float, float]] = {}
         for layer in sorted(self.profile.layers, key=lambda layer: len(layer.parameters)):
@@ -97,8 +99,9 @@ def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, s
     Shared parameters count once.
 
     Arguments:
-        copies: True if the weights before the step are kept.
-        share: share of the weights that is stepped.
+        layers: the stage's layers, ascending.
+        copies: True if the weights before the step are kept, so that the step works on a copy.
+        share: share of the weights that the step updates, 0 to 1.
     """
     own = _once_each(profile, layers)
     trains = any(layer.gradients_bytes > 0 for layer in own)
@@ -107,12 +110,18 @@ def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, s
 
 
 def copy_s(profile: ModelProfile, layers: Iterable[int]) -> float:
-    """Seconds to copy the weights of some layers of one stage, or as many gradients."""
+    """Seconds to copy the weights of one stage's layers.
+
+    Gradients of as many bytes take as long. Shared parameters count once.
+
+    Arguments:
+        layers: the stage's layers, ascending.
+    """
     return sum(layer.copy_s for layer in _once_each(profile, layers))
 
 
 def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
-    """Layers, without layers that only have parameters of earlier ones."""
+    """Layers, except layers with parameters that all appear in earlier layers."""
     seen: set[str] = set()
     found = []
     for layer in (profile.layers[i] for i in layers):
@@ -125,16 +134,16 @@ def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
 def ready_fractions(
     backward_s: np.ndarray, layers: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> tuple[float, ...]:
-    """Time at which each group of layers has its gradients.
+    """When the gradients of each bucket are complete, as a fraction of the backward.
 
     Arguments:
-        backward_s: seconds of every layer of the profile.
+        backward_s: seconds of the backward of every layer of the profile.
         layers: the stage's layers, ascending. The backward visits them from the last to the first.
-        groups: for each bucket, the layers with gradients in it.
+        groups: for each gradient bucket, the layers with gradients in it.
 
     Returns:
-        Fractions of the stage's backward. They never decrease, because buckets appear in the order of their numbers
-            (hocket/program/order.py, rule 2).
+        A fraction of the stage's backward for each bucket. Fractions never decrease, because buckets are completed in
+            the order of their numbers (hocket/program/order.py, rule 2).
     """
     seconds = backward_s[list(layers)]
     total = float(seconds.sum())
@@ -151,11 +160,16 @@ def ready_fractions(
 
 
 def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
-    """Smallest factor on a layer's seconds, from the profiled device type to another.
+    """Smallest ratio of a layer's seconds on another device type to the profiled ones.
+
+    Seconds of forward, backward, step and copy are compared.
 
     Arguments:
         profile: profile with the profiled seconds.
         other: the same profile with seconds on the other device type.
+
+    Returns:
+        1 if all profiled seconds are 0.
     """
     names = ("forward_s", "backward_s", "step_s", "copy_s")
     pairs = [(np.ravel([getattr(layer, name) for layer in one.layers]) for one in (profile, other)) for name in names]
@@ -164,10 +178,15 @@ def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
 
 
 def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
-    """Factor on profiled seconds for a device type that the profile does not contain.
+    """Factor on profiled seconds for a device type that the profile does not know.
+
+    It is the ratio of peak rates (`flops_factor`).
+
+    Arguments:
+        name: the device type.
 
     Raises:
-        InputError: as `flops_factor`.
+        InputError: one of the two types, or its rate for the profile's data type, is unknown.
     """
     described = {kind.name: kind.flops_per_s for kind in cluster.types}
 
@@ -182,8 +201,10 @@ def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[st
     """Factor on profiled seconds for another device type: the ratio of peak rates.
 
     Arguments:
-        rates: flops_per_s of the profiled type, by data type; None if the type is not described.
-        own: flops_per_s of the other type.
+        profile_type: name of the profiled device type, for the error message.
+        rates: peak operations per second of the profiled type, by data type; None if unknown.
+        own: peak operations per second of the other type, by data type; None if unknown.
+        dtype: data type of the profile.
 
     Raises:
         InputError: a type, or its rate for `dtype`, is unknown.

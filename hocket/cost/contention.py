@@ -1,21 +1,22 @@
 """Contention: resources that instructions use, and how concurrent ones share them.
 
-Rules of this file: a resource has a capacity. A user that it governs runs at the rate capacity / load, at most 1. A
-user of several resources runs at the smallest of these rates. Shares are equal, and the part that one flow cannot use
-is not given to others, so that predictions err to the slow side. Rates change whenever a user starts or ends.
+Rules of this file: a resource has a capacity, and its users have loads on it. If the loads add up to more than the
+capacity, users run at the rate capacity / load instead of 1; but some users only add load (`Sharing.NOT`). A user of
+several resources runs at the smallest of these rates. Shares are equal, and the part that one flow cannot use is not
+given to others, so that predictions err to the slow side. Rates change whenever a user starts or ends.
 
 - A shared level: all flows that leave one of its components share the component's bandwidth, and so do all flows that
   enter it.
 - A level that is not shared: every pair of devices has its own link in each direction.
-- A device that computes for several waves at once: each of its instructions needs a share of it (device_share.py). If
-  the shares add up to more than 1, all run at the same pace, 1 / (sum of shares).
+- A device that computes for several waves at once: each of its instructions needs a share of it
+  (background/device_share.py). If the shares add up to more than 1, all run at the same rate, 1 / (sum of shares).
 - A link that a server's devices share to their host: one link in each direction.
-- A device that runs a background job beside the foreground's: `Collocation`, under a `Ceiling`.
-- `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion uses
-  `transfer_cores` on both ends, a collective `collective_cores` on each rank. Neither is slowed itself: operating
+- A device that runs a background job and a foreground job: `Collocation`, under a `Ceiling`.
+- `Cluster.host_cores`: compute on devices of one innermost component shares that many cores. A transfer uses
+  `transfer_cores` on both ends, a collective `collective_cores` on each rank. Neither is slowed by this: operating
   systems prefer threads that mostly wait.
-- If overlap was measured (contention_model.py), speeds are resources: the smallest share of these multiplies the rate,
-  and gradients in motion use no cores.
+- If contention of computation and all-reduces was measured (buckets/contention_model.py), speeds are resources as
+  well: the smallest capacity / load of these multiplies the rate, and all-reduces of gradients use no cores.
 """
 
 from dataclasses import dataclass
@@ -31,15 +32,21 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """Effect of a resource on the rate of its users."""
+    """Effect of a resource on the rate of its user. Capacity / load is at most 1."""
 
-    NOT = 0  # no effect
-    RATE = 1  # a share of the rate; the smallest one is the rate
-    SPEED = 2  # a share of the speed; the smallest one multiplies the rate
+    NOT = 0  # no effect; the user only adds to the load
+    RATE = 1  # the smallest capacity / load of these resources is the rate
+    SPEED = 2  # the smallest capacity / load of these resources multiplies the rate
 
 
 class Use(NamedTuple):
-    """Use of a resource: its load, and the resource's effect on the user's rate."""
+    """Use of one resource by an instruction.
+
+    Attributes:
+        resource: key of the resource.
+        load: load that the instruction puts on the resource (see `capacity`).
+        sharing: effect of the resource on the rate of the instruction.
+    """
 
     resource: Resource
     load: float
@@ -47,12 +54,12 @@ class Use(NamedTuple):
 
     @property
     def governed(self) -> bool:
-        """True if the resource affects the rate."""
+        """True if the resource affects the rate of the instruction."""
         return self.sharing is not Sharing.NOT
 
 
 def host_of(cluster: Cluster, device: int) -> Resource:
-    """Cores that the workers of a device share with other workers of its server."""
+    """Resource of the cores that a device's worker shares with workers of its server."""
     return ("host", 0, device // cluster.levels[0].width, 0)
 
 
@@ -62,15 +69,19 @@ def compute_uses(cluster: Cluster, device: int) -> tuple[Use, ...]:
 
 
 def wave_use(device: int, share: float) -> Use:
-    """Use of the own device by a compute instruction beside other waves."""
+    """Use of a device by a compute instruction that other waves may run beside.
+
+    Arguments:
+        share: share of the device that the instruction needs, 0 to 1.
+    """
     return Use(("device", 0, device, 0), share, Sharing.RATE)
 
 
 def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: float | None = None) -> tuple[Use, ...]:
-    """Resources of messages: cores, and links of the outermost level that they cross.
+    """Resources that messages use: cores, and links of the outermost level they cross.
 
     Arguments:
-        hops: (source, target) of every message in motion: one for a send, all of the ring for a collective.
+        hops: source and target of every message: one pair for a send, all neighbours of the ring for a collective.
         cores: cores that the messages keep busy on each side; `transfer_cores` by default.
     """
     if not hops:
@@ -99,23 +110,32 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: fl
 
 
 def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
-    """Resources of a swap: one direction of the host link, maybe shared by a server."""
+    """Resource that a swap uses: one direction of the device's link to its host.
+
+    Arguments:
+        inwards: True for a swap from the host to the device.
+    """
     _, shared = cluster.host_link_of(device)
     server = device // cluster.levels[0].width if shared else device
     return (Use(("swap in" if inwards else "swap out", int(shared), server, 0), 1.0, Sharing.RATE),)
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:
-    """Resources of a ring collective: cores, and both directions of spanned links.
+    """Resources that a ring collective uses: cores, and both directions of links.
 
     Arguments:
+        group: devices of the ring.
         cores: True if the collective uses cores.
     """
     return transfer_uses(cluster, ring_hops(group), cluster.collective_cores if cores else 0.0)
 
 
 def capacity(cluster: Cluster, resource: Resource) -> float:
-    """Load at full rate: the cores of a host, or one flow of a link."""
+    """Maximum load of a resource up to which its users run at full rate.
+
+    It is the number of cores for the cores of a server (`Cluster.host_cores`), and 1 for all other resources, such as
+    one flow for a link.
+    """
     if resource[0] == "host":
         return float(cluster.host_cores or 0)
     return 1.0
@@ -124,10 +144,9 @@ def capacity(cluster: Cluster, resource: Resource) -> float:
 class Ceiling(NamedTuple):
     """Joint limit on the rates of two jobs on one device.
 
-    Rates and utilizations are relative to each job alone. Two jobs together get no more work out of a device than the
-    better of the two does alone: the share of the device that a layer leaves idle is not another device. Let u be the
-    utilization of a job that runs alone (its mean demand while it computes), and r its rate beside the other job (1 as
-    if alone). At every moment,
+    Two jobs together get no more work out of a device than the better of the two does alone: the share of the device
+    that a layer leaves idle is not another device. Let u be the utilization of a job that runs alone (its mean demand
+    while it computes), and r its rate beside the other job (1 as if alone). At every moment,
 
         u_foreground r_foreground + u_background r_background <= max(u_foreground, u_background).
 
@@ -137,7 +156,7 @@ class Ceiling(NamedTuple):
     Source: DeepPool (MLSys 2022), figure 9, where the background alone on each device is the maximum throughput.
 
     Attributes:
-        foreground, background: u of each job relative to the greater u: 0 to 1, and one of them is 1.
+        foreground, background: u of each job divided by the greater u: 0 to 1, and one of them is 1.
     """
 
     foreground: float = 1.0
@@ -145,23 +164,32 @@ class Ceiling(NamedTuple):
 
     @classmethod
     def of(cls, foreground: float, background: float) -> "Ceiling":
-        """Ceiling of two jobs from their utilizations (0 to 1, background above 0)."""
+        """Ceiling of two jobs, from the utilization of each alone.
+
+        Arguments:
+            foreground: utilization from 0 to 1.
+            background: utilization above 0, at most 1.
+        """
         most = max(foreground, background)
         return cls(foreground / most, background / most)
 
     @property
     def room(self) -> float:
-        """Maximum rate of the background that leaves the foreground at full pace."""
+        """Maximum rate of the background job that leaves the foreground job at rate 1."""
         return min(1.0, (1 - self.foreground) / self.background)
 
     def limited(self, foreground: float, background: float) -> tuple[float, float]:
-        """Two rates, reduced by the same factor if they exceed the ceiling together."""
+        """Two rates, reduced by the same factor if they exceed the limit together.
+
+        Arguments:
+            foreground, background: rate of each job; 1 as if alone.
+        """
         together = self.foreground * foreground + self.background * background
         return (foreground, background) if together <= 1 else (foreground / together, background / together)
 
 
 EVEN = Ceiling()
-"""Ceiling of two jobs that use a device equally well alone: together they take turns."""
+"""Ceiling of two jobs with equal utilization: their rates add up to at most 1."""
 
 
 @dataclass(frozen=True)
@@ -175,22 +203,22 @@ class Collocation:
 
     Attributes:
         priority: True if a launch gets the share of the device that the foreground leaves when the launch begins. False
-            if both run at the same pace: each at the rate 1 / (sum of demands) if these are more than the device has.
-            `Ceiling` holds in both cases.
-        beside: True if launches begin beside the foreground's layers, in the share of the device that these leave
-            ("Col"). False if they begin only while the foreground computes nothing; a launch then gets the whole
+            if both jobs run at the same rate: 1 / (sum of demands) if the demands add up to more than 1. `Ceiling`
+            holds in both cases.
+        beside: True if launches begin while layers of the foreground run, in the share of the device that the layers
+            leave ("Col"). False if they begin only while the foreground computes nothing; a launch then gets the whole
             device.
-        outstanding: launches that are given to a device at once. When one has begun, all of them run. Priority is lost
-            for all but the first, because queues on the way to the device have no priorities (section 5). "Launch
-            pacing" (section 7.2) keeps this number low; DeepPool does not say how low.
+        outstanding: number of launches that are given to a device at once. When one has begun, all of them run, one
+            after the other. Only the first has priority, because queues on the way to the device have no priorities
+            (section 5). "Launch pacing" (section 7.2) keeps this number low; DeepPool does not say how low.
         launch_s: maximum seconds of one launch alone on the device. Longer ones are divided (CUDA graphs in groups,
             section 5). None: a layer's forward, or its backward, is one launch.
         collective_slowdown: factor on the seconds of a collective while a background job runs on one of its devices.
             "More than doubles in execution time" (section 5): 2 is the smallest number that this can mean.
-        compute_slowdown: the same factor for layers of both jobs, beyond the effect of shares (caches, memory). The
-            paper gives no number.
-        slowdown_limit: layers and collectives of the foreground with a larger slowdown than this are left alone: no
-            launch begins while they run ("slowdown feedback loop", sections 5 and 7.2; no number is given).
+        compute_slowdown: factor on the seconds of layers of both jobs while the other job runs, beyond the effect of
+            shares (caches, memory). The paper gives no number.
+        slowdown_limit: maximum slowdown of the foreground's layers and collectives. If one is slowed more, no launch
+            begins while it runs ("slowdown feedback loop", sections 5 and 7.2; no number is given).
         least_share: smallest share of a device that a launch begins with: one of an A100's 108 multiprocessors.
     """
 
@@ -215,12 +243,12 @@ class Collocation:
             raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
 
     def share(self, foreground: float, background: float, ceiling: Ceiling) -> float:
-        """Share of a device for a launch that does not slow the foreground.
+        """Share of a device that a launch gets when it begins.
 
-        Without priority, this is the launch's full demand.
+        With priority, it does not slow the foreground. Without priority, it is the full demand of the launch.
 
         Arguments:
-            foreground, background: demands of both; 0 for a foreground that computes nothing.
+            foreground, background: demand of each job, 0 to 1; 0 for a foreground that computes nothing.
         """
         if not self.priority or foreground <= 0:
             return background
@@ -229,11 +257,12 @@ class Collocation:
     def rates(
         self, foreground: float, background: float, share: float | None, ceiling: Ceiling = EVEN
     ) -> tuple[float, float]:
-        """Rates of two jobs on one device, 1 as if alone, within the ceiling together.
+        """Rates of foreground and background job on one device; 1 as if alone.
 
         Arguments:
-            foreground, background: demands of both; 0 for a foreground that computes nothing.
-            share: share of the device that the background's launch has and keeps; None without priority.
+            foreground, background: demand of each job, 0 to 1; 0 for a foreground that computes nothing.
+            share: share of the device that the background's launch keeps until it ends; None without priority.
+            ceiling: joint limit on both rates.
         """
         if foreground <= 0:
             return 1.0, 1.0 if share is None else share / background

@@ -2,10 +2,11 @@
 
 Rules of this file:
 
-- A product is cut into tiles, which the device's units process in waves. The last wave is rarely full.
-- A short inner dimension does not make up for the start and the end of a tile.
-- If there are fewer tiles than units, the inner dimension is cut as well, and each part has a start and an end
-  (split-K). An example is the gradient of a convolution's weights: a small result of a very long sum.
+- The result of a matrix product is cut into tiles, which the device's units (streaming multiprocessors) compute in
+  waves. The last wave is rarely full.
+- Each tile has a fixed cost at its start and end, which weighs more for a short inner dimension.
+- If there are fewer tiles than units, the inner dimension is cut as well, and each part has this cost (split-K). An
+  example is the gradient of a convolution's weights: a small result of a very long sum.
 - A depthwise convolution, or one with few channels in a group, uses no tiles.
 - A product never costs less than moving its operands, and no operator costs less than its launch.
 """
@@ -18,16 +19,16 @@ from hocket.hardware.device_type import DeviceType
 from hocket.hardware.kernels import Kernels
 from hocket.profiling.analytic.operators import Operator, Product
 
-_PLAIN = {"tfloat32": "float32"}  # data type to use instead if a device has no rate
-_SMALL = 24.0  # rows or columns of a tile that needs as long to read its operands as to compute
+_PLAIN = {"tfloat32": "float32"}  # data type with the rate to use if a device has none for the first
+_SMALL = 24.0  # number of rows or columns of a tile that takes as long to read its operands as to compute
 _FEW = 8  # convolutions with fewer channels in a group have kernels without tiles
 
 
 def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
-    """Seconds of operators, one after the other.
+    """Seconds of operators that run one after the other.
 
     Arguments:
-        dtype: data type of products without one.
+        dtype: data type of matrix products without one.
 
     Raises:
         InputError: the device type has no rate for a data type.
@@ -46,7 +47,11 @@ def operator_s(one: Operator, device: DeviceType, dtype: str) -> float:
 
 
 def check_rate(device: DeviceType, dtype: str) -> None:
-    """Refuse a data type that a device type has no rate for."""
+    """Refuse a data type for which a device type has no peak rate.
+
+    Raises:
+        InputError: there is no rate.
+    """
     _rate(device, dtype)
 
 
@@ -59,12 +64,16 @@ def _rate(device: DeviceType, dtype: str) -> float:
 
 
 def moving_s(moved_bytes: float, device: DeviceType) -> float:
-    """Seconds to read and write `moved_bytes` in total."""
+    """Seconds to move bytes between a device and its memory.
+
+    Arguments:
+        moved_bytes: bytes read and written together.
+    """
     return moved_bytes / (device.memory_bandwidth_bytes_per_s * device.kernels.memory_share)
 
 
 def share(one: Product, kernels: Kernels) -> float:
-    """Share of the peak rate that a product reaches if its operands arrive in time."""
+    """Share of the peak rate that a matrix product reaches if memory is fast enough."""
     if one.kind == "convolution" and one.batch > 1 and min(one.rows, one.inner, one.columns) < _FEW:
         return kernels.product_share
     best = 0.0

@@ -33,9 +33,10 @@ class CostModel:
             profile's data type. (The ratio is coarse: measure if it matters.)
         cuts: the stages.
         samples: samples of each microbatch of one batch. Microbatch m has samples[m % len(samples)].
-        factors: by device type, its seconds per profiled second; used instead of the ratio of peak rates.
-        columns: the profile's figures, to share among many plans; made if not given.
-        swaps: True if values are swapped, so that each has separate memory.
+        factors: by device type, its seconds per profiled second. They are used instead of seconds that the profile has
+            for the type, and instead of the ratio of peak rates.
+        columns: the profile's costs by microbatch size, to share among many plans; made if not given.
+        swaps: True if values are swapped to the host, so that each has separate memory.
     """
 
     profile: ModelProfile
@@ -57,23 +58,23 @@ class CostModel:
         return sum(self.samples)
 
     def samples_of(self, instruction: Instruction) -> int:
-        """Samples of an instruction's microbatches.
+        """Number of samples of an instruction's microbatches.
 
-        For a norm, step or collective: samples of the first microbatch.
+        For an instruction without a microbatch (norm, step, collective), it is that of the first microbatch.
         """
         if instruction.counts_updates or instruction.kind in COLLECTIVES:
             return self.samples[0]
         return self.samples_from(instruction.index, self.merged_in(instruction))
 
     def samples_from(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of `merged` microbatches from it on."""
+        """Number of samples of one microbatch, or of `merged` consecutive ones."""
         count = len(self.samples)
         if merged == 1:
             return self.samples[microbatch % count]
         return sum(self.samples[(microbatch + k) % count] for k in range(merged))
 
     def merged_in(self, instruction: Instruction) -> int:
-        """Microbatches of an instruction: those of a bundle, or of a piece that is sent."""
+        """Number of microbatches that an instruction runs or moves together."""
         match instruction.kind:
             case Kind.LOAD | Kind.FORWARD | Kind.BACKWARD:
                 return self.cuts[instruction.stage].merged
@@ -82,16 +83,16 @@ class CostModel:
         return 1
 
     def merged_of(self, value: Value) -> int:
-        """Microbatches of a value."""
+        """Number of microbatches in a value."""
         if value.what in (ValueKind.ACTIVATION, ValueKind.GRADIENT):
             return self.memory.bundles.piece(value)
         return self.cuts[value.stage].merged
 
     @property
     def rounds(self) -> int:
-        """Microbatches after which their sizes repeat.
+        """Number of microbatches after which microbatch sizes repeat.
 
-        This is one, or a batch if its last microbatch is smaller.
+        This is 1 if all microbatches have the same size, else the number of microbatches in a batch.
         """
         return len(self.samples) if len(set(self.samples)) > 1 else 1
 
@@ -101,7 +102,7 @@ class CostModel:
 
     @cached_property
     def memory(self) -> PlanMemory:
-        """Bytes of values and instructions."""
+        """Bytes of the plan's values and instructions."""
         return PlanMemory(self._columns, self.cuts, self.samples, self.swaps)
 
     @cached_property
@@ -111,7 +112,7 @@ class CostModel:
 
     @cached_property
     def _factors(self) -> dict[str, float]:
-        """Seconds on each device type of the plan per profiled second."""
+        """Seconds on each of the plan's device types per profiled second."""
         here = self.profile.device_type
         found: dict[str, float] = {}
         for device in sorted({d for cut in self.cuts for d in cut.devices}):
@@ -123,7 +124,10 @@ class CostModel:
 
     @cached_property
     def _known(self) -> dict[str, Columns]:
-        """Figures of the plan's other device types that the profile knows."""
+        """Costs on the plan's other device types that the profile knows.
+
+        Types in `factors` are left out.
+        """
         names = {self.cluster.node_of(d).device_type for cut in self.cuts for d in cut.devices} - {
             self.profile.device_type
         }
@@ -131,9 +135,9 @@ class CostModel:
         return {name: columns for name, columns in found.items() if columns is not None}
 
     def columns_on(self, device: int) -> Columns:
-        """Figures of a device's type.
+        """Costs of the profile's layers on a device's type.
 
-        If the profile does not know it, figures of the profiled type.
+        They are costs on the profiled type if the profile does not know the device's type, or if `factors` has it.
         """
         return self._known.get(self.cluster.node_of(device).device_type, self._columns)
 
@@ -145,28 +149,28 @@ class CostModel:
     def factor(self, device: int) -> float:
         """Seconds on a device per profiled second.
 
-        If the profile knows the device's type, this is the smallest ratio of all layers.
+        If the profile has seconds for the device's type, this is the smallest ratio of all layers.
 
         Raises:
-            InputError: the profile is for another type than the device's, and one of the two is unknown.
+            InputError: the profile is for another device type, and the peak rate of one of the two is unknown.
         """
         return self._factors[self.cluster.node_of(device).device_type]
 
     def seconds(self, instruction: Instruction, samples: int | None = None) -> float:
         """Seconds of a load or a compute instruction alone on its device.
 
-        - A load is work of the host: it takes the same time beside every type of device.
+        - A load is work of the host: it takes the same time for every type of device.
         - A step first copies weights that are kept (runtime/update/weight_versions.py).
-        - A norm has only the engine's share here. The profiled step of a job that clips includes the norm.
-        - The first gradients of an update that is summed over replicas are copied into a bucket's flat tensor.
-        - The engine's share is added: its fixed seconds, and the seconds to begin sends of written values and receives
-          that the instruction makes room for (order.py, rule 6).
+        - A norm has only the engine's overhead. The profiled step of a job that clips includes the norm.
+        - The first backward of an update copies its gradients into flat buckets if they are summed over replicas.
+        - The engine's overhead is added: its fixed seconds, and the seconds to begin sends of written values and
+          receives that the instruction makes room for (program/order.py, rule 6).
 
         Arguments:
-            samples: samples of its microbatch, if not those of its index.
+            samples: samples of the instruction's microbatches; by default those of its index.
 
         Returns:
-            0 for drops and transfers.
+            0 for drops, swaps and transfers.
         """
         if instruction.kind not in _COMPUTE and instruction.kind is not Kind.LOAD:
             return 0.0
@@ -184,17 +188,20 @@ class CostModel:
 
     @cached_property
     def varies(self) -> bool:
-        """True if the variation of compute times is known."""
+        """True if the profile has the standard deviation of compute times."""
         return any((*self.profile.whole_forward_std_s, *self.profile.whole_backward_std_s))
 
     def variance(self, instruction: Instruction, samples: int) -> float:
-        """Variance of a forward's or a backward's seconds, in square seconds.
+        """Variance of the seconds of a forward or backward, in square seconds.
 
         Layers vary independently: a stage's share of the undivided model's variance equals its share of the seconds. On
-        a device type with other seconds, the standard deviation scales with these.
+        a device type with other seconds, the standard deviation scales with the seconds.
+
+        Arguments:
+            samples: samples of the instruction's microbatches.
 
         Returns:
-            0 for all other instructions.
+            0 for all other instructions, and if the profile has no standard deviations.
         """
         if instruction.kind not in (Kind.FORWARD, Kind.BACKWARD) or not self.varies:
             return 0.0
@@ -208,9 +215,9 @@ class CostModel:
         return deviation_s**2 * own / float(column.sum()) * (there / own) ** 2
 
     def turn_s(self, stage: int, device: int, samples: int) -> float:
-        """Compute seconds of one microbatch of a stage.
+        """Seconds of forward, backward and recomputation of one microbatch on a stage.
 
-        These are its forward, backward and recomputation.
+        The engine's overhead is included.
         """
         forward_s, again = self._alone_s(Kind.FORWARD, stage, device, samples), self.cuts[stage].recompute
         both_s = forward_s * (1 + again) + self.backward_s(stage, device, samples)
@@ -219,7 +226,7 @@ class CostModel:
     def backward_s(self, stage: int, device: int, samples: int) -> float:
         """Seconds of one backward of a stage alone on a device.
 
-        The engine's share is not included.
+        The engine's overhead is not included.
         """
         return self._alone_s(Kind.BACKWARD, stage, device, samples)
 
@@ -229,7 +236,7 @@ class CostModel:
         return seconds * (1.0 if name in self._known else self._factors[name])
 
     def _copies(self, instruction: Instruction) -> bool:
-        """True if a step copies weights, or a backward copies gradients into flat tensors."""
+        """True if a step copies weights, or a backward copies gradients into flat buckets."""
         if instruction.kind is Kind.STEP:
             own = (ValueKind.WEIGHTS, instruction.stage, instruction.index)
             return all(value[:3] != own for value in instruction.frees)
@@ -238,9 +245,9 @@ class CostModel:
         return False
 
     def _begins_s(self, instruction: Instruction, samples: int) -> float:
-        """Seconds to begin transfers after an instruction, and to copy messages.
+        """Seconds of a forward or backward to begin transfers, and to copy messages.
 
-        Messages are copied by the instruction itself if `Cluster.sender_copies` says so.
+        Messages are copied by the compute lane if `Cluster.sender_copies` is true.
         """
         here = instruction.device
         if instruction.kind is Kind.BACKWARD:
@@ -263,7 +270,13 @@ class CostModel:
         return self.cluster.post_s * (receives + len(away)) + copied_s
 
     def _profiled_s(self, columns: Columns, kind: Kind, stage: int, samples: int, copies: bool) -> float:
-        """Seconds of one stage on the device type of the given figures."""
+        """Seconds of one instruction of a stage, from the profile of a device type.
+
+        Arguments:
+            columns: costs on the device type.
+            kind: FORWARD, BACKWARD, STEP or NORM.
+            copies: see `_copies`.
+        """
         profile = columns.profile
         key = (profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:
@@ -288,6 +301,9 @@ class CostModel:
     def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
         """Seconds of a send, a collective or a swap alone on its links.
 
+        Arguments:
+            samples: samples of the instruction's microbatches; by default those of its index.
+
         Returns:
             Zero seconds for all other instructions.
         """
@@ -309,14 +325,17 @@ class CostModel:
         return TransferTime(0.0, 0.0)
 
     def on_one_host(self, send: Instruction) -> bool:
-        """True if a message goes from host memory to host memory on one machine."""
+        """True if a send's message goes from host memory to host memory of one server."""
         return send.reads[0].on_host and self.cluster.level_between(send.device, send.peer) == 0
 
     def carried_bytes(self, instruction: Instruction, samples: int) -> float:
-        """Bytes that a transfer carries; for a gather, all shards.
+        """Bytes that a transfer moves; for an all-gather, the bytes of all shards.
 
-        If each rank of a tensor-parallel group sends a slice of tensors that all ranks have, tensors that differ among
-        the ranks are sent whole: their size counts once for each rank.
+        A message between tensor-parallel groups counts once. If its tensors differ among the ranks of a group
+        (`Tensor.own`), it counts once for each rank.
+
+        Arguments:
+            samples: samples of the instruction's microbatches.
         """
         values, parts = instruction.reads or instruction.writes, 1
         if instruction.kind in SWAPS:
@@ -328,7 +347,7 @@ class CostModel:
         return parts * self.bytes_of(values, samples)
 
     def members(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        """A group, extended by its ranks in other columns."""
+        """Devices of a group, and the devices of other columns that take part as well."""
         return tuple(sorted({*group, *(other for device in group for other in self._beside.get(device, ()))}))
 
     @cached_property
@@ -336,20 +355,24 @@ class CostModel:
         return {device: cut.beside for cut in self.cuts if cut.beside for device in cut.devices}
 
     def at_once(self, send: Instruction) -> bool:
-        """True if a send is over before the compute lane continues.
+        """True if a send is over before the sender's compute lane continues.
 
-        Its receive must be posted.
+        This holds if the receive is posted by then (`Cluster.sender_copies`).
         """
         return self.cluster.copied_between(send.device, send.peer)
 
     def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
-        """Bytes of some values together."""
+        """Total bytes of some values.
+
+        Arguments:
+            samples: samples of the values' microbatches.
+        """
         return sum(self.memory.value_bytes(value, samples) for value in values)
 
     def ready_fractions(self, stage: int, samples: int) -> tuple[float, ...]:
-        """Time of each gradient bucket in a backward (order.py, rule 2).
+        """When each gradient bucket is complete, as a fraction of the stage's backward.
 
-        Times are fractions of the backward.
+        See program/order.py, rule 2.
         """
         found = self._known_ready.get((stage, samples))
         if found is None:
@@ -359,7 +382,7 @@ class CostModel:
         return found
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...]:
-        """Resources that an instruction shares while it runs."""
+        """Resources that an instruction uses while it runs, and may share with others."""
         if instruction.kind is Kind.SEND:
             if self.on_one_host(instruction):
                 return ()
@@ -391,7 +414,7 @@ class CostModel:
     def buffers_bytes(self, device: int) -> float:
         """Bytes of buffers and constants of a device's stages.
 
-        The layers are built once for each number of samples.
+        They exist once for each microbatch size, because layers are built once for each.
         """
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
         return sum(stage.buffers_bytes for stage in own) * len(set(self.samples))

@@ -1,4 +1,4 @@
-"""Sizes of one plan's values and instructions, for memory_bound/footprint.py."""
+"""Bytes of one plan's values and instructions, for memory_bound/footprint.py."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,55 +12,58 @@ from hocket.program.program import Program
 
 @dataclass(frozen=True)
 class PlanSizes:
-    """Bytes of a program's values under a cost model."""
+    """Bytes of a program's values and instructions, from a cost model."""
 
     costs: CostModel
     program: Program
 
     @cached_property
     def _ragged(self) -> bool:
-        # Only a few periods are considered. They show every size only if a period consists of whole batches.
+        # Only a few periods are considered. They have microbatches of every size only if a period is whole batches.
         return self.program.stride % len(self.costs.samples) == 0
 
     def _samples(self, index: int, merged: int) -> int:
         return self.costs.samples_from(index, merged) if self._ragged else merged * max(self.costs.samples)
 
     def value(self, value: Value, device: int) -> float:
-        """Bytes of a value on a device."""
+        """Bytes of memory of a value on a device, or on its host."""
         return self.costs.memory.held_bytes(value, device, self._samples(value.index, self.costs.merged_of(value)))
 
     def held(self, instruction: Instruction) -> float:
-        """Maximum bytes that a compute instruction adds while it runs.
+        """Maximum bytes that a compute instruction adds to device memory while it runs.
 
-        Pooled values that it writes do not count.
+        Written values with pooled memory do not count.
         """
         samples = self._samples(instruction.index, self.costs.merged_in(instruction))
         return self.costs.memory.hold_bytes(instruction, samples, pooled=False)
 
     def pooled(self, value: Value) -> bool:
-        """True if the memory of such values is pooled."""
+        """True if the memory of a value is pooled: kept for the next value of this kind."""
         return self.costs.memory.pooled(value)
 
     def besides(self, device: int) -> float:
-        """Bytes of buffers."""
+        """Bytes of buffers of a device, in addition to its values."""
         return self.costs.buffers_bytes(device)
 
     def resident(self, device: int) -> float:
-        """Constant bytes of a device: optimizer state, buffers, and pools at their peak."""
+        """Bytes of a device at the start: state, buffers, and memory pools at their peak.
+
+        State is the device's values before the first instruction, without values on the host.
+        """
         initial = (v for v in self.program.initial(device) if not (self.pooled(v) or v.on_host))
         state = sum(self.value(v, device) for v in initial)
         return self.costs.buffers_bytes(device) + state + self._pools[device]
 
     @cached_property
     def _pools(self) -> dict[int, float]:
-        """Peak pool bytes by device."""
+        """Peak bytes of pooled memory, by device."""
         return {device: self._pool_bytes(device) for device in self.program.devices}
 
     def _pool_bytes(self, device: int) -> float:
-        """Peak pool bytes of a device along its compute lane.
+        """Peak bytes of pooled memory along the compute lane of a device.
 
-        With waves, a wave's sums are freed when the other wave has used them. That may be before or after it has begun
-        the next sums, so there are two for each bucket.
+        With two waves on a device (tick-tock), the gradient sums of a wave are freed when the other wave has used
+        them. The wave may have begun its next sums by then, so there are two sums for each bucket.
         """
         if waves(self.program.rule):
             own = [(s, stage) for s, stage in enumerate(self.program.stages) if device in stage.devices]
@@ -77,9 +80,9 @@ class PlanSizes:
         return sum(most.values())
 
     def _changes(self, device: int) -> Iterator[tuple[Iterable[Value], int]]:
-        """Yield values that are added (1) and freed (-1) on the compute lane, in order.
+        """Yield values that appear (1) or are freed (-1) along the compute lane, in order.
 
-        Only pooled values matter here, and these change on the compute lane.
+        Values that change in other lanes are left out: they have no pooled memory.
         """
         program = self.program
         yield program.initial(device), 1

@@ -5,7 +5,7 @@ standard deviation s, the slowest of r takes m + s E[r] on average. E[r] is the 
 0.564 for two (1 / sqrt pi), 0.846 for three, 1.77 for sixteen. It grows as sqrt(2 ln r). Seconds with different means
 or deviations are combined in pairs, each time by the first two moments of the maximum of two normals.
 
-Rules of this file: tables of the normal distribution only, computed once. The kernel of the simulator looks them up
+Rules of this file: tables of the normal distribution only, computed once. The simulator looks them up
 (simulation/engine/meetings.py).
 Source: order statistics of the normal distribution (David and Nagaraja, Order Statistics, 2003); C. E. Clark, The
 greatest of a finite set of random variables, Operations Research 9 (1961).
@@ -18,19 +18,19 @@ import numpy as np
 
 _STEPS = 64
 """Entries of a table for each standard deviation."""
-_REACH = 9.0  # standard deviations beyond which a normal density adds nothing to a double
-_AT_ONCE = 1024  # numbers of replicas that are computed at once
+_REACH = 9.0  # standard deviations beyond which a normal density adds nothing to a 64-bit float
+_AT_ONCE = 1024  # how many numbers of replicas are computed in one array operation
 
 
 @lru_cache(maxsize=1)
 def tails() -> tuple[np.ndarray, np.ndarray]:
-    """Tables for distances z = 0, 1/64, ... of two means.
+    """Tables for the maximum of two normal variables, by distance z of their means.
 
-    Distances are in standard deviations of their difference.
+    The table entries are for z = 0, 1/64, 2/64, ..., in standard deviations of the difference of the two.
 
     Returns:
-        Expected lateness of the maximum of the two beyond the greater mean, density(z) - z tail(z), in the same unit;
-            and the probability that the one with the smaller mean is the maximum, tail(z). Both end with 0.
+        Expected maximum minus the greater mean, density(z) - z tail(z), in the same unit; and the probability that the
+            variable with the smaller mean is the maximum, tail(z). Both tables end with 0.
     """
     z = np.arange(int(_REACH * _STEPS)) / _STEPS
     tail = np.array([(1 - erf(x / sqrt(2))) / 2 for x in z.tolist()])
@@ -41,7 +41,10 @@ def tails() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=8)
 def slowest(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the maximum of r independent standard normals.
+    """Mean and variance of the maximum of r independent standard normal variables.
+
+    Arguments:
+        most: maximum r.
 
     Returns:
         Two arrays of shape (most + 1,), indexed by r; 0 at index 0.

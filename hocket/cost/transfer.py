@@ -1,7 +1,7 @@
-"""Seconds of transfers alone on their links: one message, and a ring collective.
+"""Seconds of transfers alone on their links: messages, ring collectives and swaps.
 
 Rules of this file: a time has two parts, a latency in which no bytes move, and the seconds in which bytes move at the
-link's full bandwidth. `contention.py` decides who shares the second part.
+link's full bandwidth. `contention.py` decides how concurrent transfers share the link in the second part.
 Source: t(n) = alpha + n / beta; ring collectives as in hardware/links.py (`ring_all_reduce_s`).
 """
 
@@ -14,7 +14,7 @@ from hocket.program.instruction import Kind
 
 
 class TransferTime(NamedTuple):
-    """Seconds before bytes flow, and seconds of flow at full bandwidth."""
+    """Seconds before bytes flow (latency), and seconds of flow at full bandwidth."""
 
     latency_s: float
     flow_s: float
@@ -23,16 +23,23 @@ class TransferTime(NamedTuple):
 def message(cluster: Cluster, source: int, target: int, size_bytes: float) -> TransferTime:
     """Time of one message between two devices over their nearest common level."""
     link = cluster.link_between(source, target)
-    # The sender's compute lane has spent `post_s` already when this time begins.
+    # The sender's compute lane has already spent `post_s`, which is part of the link's latency.
     return TransferTime(max(0.0, link.latency_s - cluster.post_s), size_bytes / link.bandwidth_bytes_per_s)
 
 
-# Rounds of a ring, of (ranks - 1) steps each. An all-reduce needs two, its halves one.
+# Number of rounds of a ring collective, of (ranks - 1) steps each. An all-reduce is a reduce-scatter and an
+# all-gather.
 _ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
 
 
 def ring_bytes(kind: Kind, members: int, size_bytes: float) -> float:
-    """Bytes that every rank sends to its neighbour in the ring."""
+    """Bytes that every rank of a ring collective sends to its neighbour.
+
+    Arguments:
+        kind: ALL_REDUCE, REDUCE_SCATTER or ALL_GATHER.
+        members: number of ranks.
+        size_bytes: bytes of the whole tensor.
+    """
     return _ROUNDS[kind] * (members - 1) / members * size_bytes
 
 
@@ -41,11 +48,11 @@ def collective(
 ) -> TransferTime:
     """Time of a ring collective of one bucket.
 
-    Figures are those of the level that the group spans. A reduce-scatter or an all-gather takes half of an all-reduce,
-    or the measured share (`Level.reduce_scatter`). If all-reduces were measured beside computation (`Level.overlap`),
-    an all-reduce takes its measured time alone. If the ranks in one component have separate links to the others,
-    several rings run in parallel, each with its part of the bytes (NCCL's channels). Inside the component, all rings
-    use the same links.
+    Latency and bandwidth are those of the outermost level that the group spans. A reduce-scatter or an all-gather
+    takes half of the time of an all-reduce, or the measured share (`Level.reduce_scatter`, `Level.all_gather`). If
+    contention with computation was measured (`Level.overlap`), an all-reduce takes its measured time alone. If each
+    device of a component has its own link to other components, several rings run in parallel, each with a part of the
+    bytes (NCCL's channels). Inside the component, all rings use the same links.
 
     Arguments:
         kind: all-reduce, reduce-scatter or all-gather.
@@ -82,9 +89,12 @@ def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:
 
 
 def ring_hops(group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Neighbours in the ring of a collective.
+    """Pairs of a rank and the next one in the ring of a collective.
 
     Every rank sends to the next, the last one to the first.
+
+    Raises:
+        InputError: a device is in the group twice.
     """
     if len(set(group)) != len(group):
         raise InputError("group", str(group), "each device once")

@@ -21,7 +21,7 @@ from hocket.models.vgg import VGG16
 from hocket.models.xception import Xception
 from hocket.profiling.job.job import Job
 
-Made = tuple[nn.Module, Any, Any, int]
+Made = tuple[nn.Module, Any, Any, int]  # model, loss, data, number of leading items of a sample that the model reads
 
 
 def _gpt(
@@ -88,11 +88,18 @@ def job(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> Job:
-    """Build a job: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
+    """Build a job with a model from the literature.
 
     Arguments:
-        samples: number of samples of the data.
+        name: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
+        batch_size: samples of one optimizer update.
+        samples: number of samples of the data; a text may give fewer.
+        seed: seed of weights and data.
+        optimizer: function from parameters to an optimizer.
         options: options of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
+
+    Raises:
+        InputError: an unknown name.
     """
     if name not in _JOBS:
         raise InputError("zoo job", repr(name), f"one of {', '.join(_JOBS)}", nearest(name, _JOBS))
@@ -106,6 +113,6 @@ def small_job(name: str, **options: Any) -> Job:
     """Build a job with a model that trains within a second.
 
     Arguments:
-        options: of `job`; they replace those of `SMALL`.
+        options: arguments of `job`; they override the options in `SMALL`.
     """
     return job(name, **{**SMALL.get(name, {}), **options})

@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 class Images:
-    """Random images: a class pattern under noise, and the class.
+    """Dataset of random images with classes.
 
-    Sample i is an image (3, image, image) and its class.
+    Sample i is an image (3, image, image), the pattern of its class plus noise, and the class.
     """
 
     def __init__(
@@ -30,10 +30,12 @@ class Images:
 
 
 class TranslationPairs:
-    """Translation pairs: the target is the source in reverse, with shifted tokens.
+    """Dataset of pairs to translate.
 
-    Each token is shifted by one. Sample i is the source (seq,), the decoder's input (seq,), which starts with token
-    0, and the target (seq,).
+    The target is the source in reverse order, with the next token of the vocabulary in place of each token.
+
+    Sample i is the source, the decoder's input and the target, each of shape (seq,). The decoder's input is token 0,
+    then the target without its last token.
     """
 
     def __init__(self, samples: int, seq: int, vocab: int, seed: int = 0) -> None:

@@ -17,7 +17,10 @@ SEQ = 128
 
 
 def make_job() -> Job:
-    """Return a GPT with 4 blocks of width 128 over bytes, equal in every process."""
+    """Return the job: a byte-level GPT with 4 blocks of width 128.
+
+    Weights and data are equal in every process.
+    """
     torch.manual_seed(0)
     model = GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
     data = Text(SEQ, os.environ.get("HOCKET_DEMO_TEXT") or None)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Causal self-attention: (samples, seq, d_model) to the same shape."""
+    """Causal self-attention; input and output are (samples, seq, d_model)."""
 
     def __init__(self, d_model: int, n_head: int, dropout: float) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between them, four times as wide inside."""
+    """Feed-forward network: two linear layers with a GELU, four times as wide inside."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class GPTSizes:
     Attributes:
         n_layer: number of blocks.
         d_model: width of the blocks.
-        n_head: attention heads of a block.
+        n_head: number of attention heads in a block.
         seq: maximum length of a sequence, in tokens.
         vocab: number of different tokens.
     """
@@ -83,7 +83,12 @@ class GPTSizes:
 
 
 class GPT(nn.Module):
-    """GPT language model: tokens (samples, seq) to logits (samples, seq, vocab)."""
+    """GPT language model: tokens (samples, seq) to logits (samples, seq, vocab).
+
+    Arguments:
+        dropout: probability of every dropout layer.
+        tied: True if the output layer has the weights of the token embedding.
+    """
 
     def __init__(self, sizes: GPTSizes = GPTSizes(), dropout: float = 0.0, tied: bool = True) -> None:
         super().__init__()

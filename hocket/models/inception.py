@@ -14,7 +14,12 @@ Size = int | tuple[int, int]
 
 
 class Conv(nn.Sequential):
-    """Convolution, batch normalisation, ReLU."""
+    """Convolution, batch normalisation, ReLU.
+
+    Arguments:
+        channels, wide: input and output channels.
+        size: kernel size.
+    """
 
     def __init__(self, channels: int, wide: int, size: Size, stride: int = 1, padding: Size = 0) -> None:
         super().__init__(
@@ -25,7 +30,7 @@ class Conv(nn.Sequential):
 
 
 class Branches(nn.Module):
-    """Parallel branches; their results are concatenated along the channels."""
+    """Parallel branches on one input; outputs are concatenated along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -40,7 +45,16 @@ def _pool(channels: int, wide: int) -> nn.Module:
 
 
 def _block_a(channels: int, pool: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 5: 5x5 convolutions replaced by two 3x3."""
+    """Block of figure 5, with one 5x5 convolution as in the published model.
+
+    Arguments:
+        channels: input channels.
+        pool: output channels of the branch that pools, in the paper's width.
+        w: share of the paper's channels.
+
+    Returns:
+        Block, and its output channels.
+    """
     a, b, c, p = (max(1, int(n * w)) for n in (64, 48, 96, pool))
     block = Branches(
         Conv(channels, a, 1),
@@ -52,7 +66,7 @@ def _block_a(channels: int, pool: int, w: float) -> tuple[nn.Module, int]:
 
 
 def _block_b(channels: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 10: halves the grid."""
+    """Block of figure 10, which halves the grid; and its output channels."""
     a, b, c = (max(1, int(n * w)) for n in (384, 64, 96))
     block = Branches(
         Conv(channels, a, 3, stride=2),
@@ -63,7 +77,11 @@ def _block_b(channels: int, w: float) -> tuple[nn.Module, int]:
 
 
 def _block_c(channels: int, inner: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 6: 7x7 convolutions factorised into 1x7 and 7x1."""
+    """Block of figure 6, with 7x7 convolutions as 1x7 and 7x1; and output channels.
+
+    Arguments:
+        inner: channels inside the branches, in the paper's width.
+    """
     i, a = (max(1, int(n * w)) for n in (inner, 192))
     wide: tuple[Size, Size] = ((1, 7), (0, 3))
     high: tuple[Size, Size] = ((7, 1), (3, 0))
@@ -83,7 +101,7 @@ def _block_c(channels: int, inner: int, w: float) -> tuple[nn.Module, int]:
 
 
 def _block_d(channels: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 10 with factorised convolutions: halves the grid."""
+    """Block as in figure 10, with 1x7 and 7x1 convolutions; and its output channels."""
     a, b = (max(1, int(n * w)) for n in (192, 320))
     block = Branches(
         nn.Sequential(Conv(channels, a, 1), Conv(a, b, 3, stride=2)),
@@ -99,7 +117,7 @@ def _block_d(channels: int, w: float) -> tuple[nn.Module, int]:
 
 
 def _block_e(channels: int, w: float) -> tuple[nn.Module, int]:
-    """Figure 7: the filter bank is widened by parallel 1x3 and 3x1 convolutions."""
+    """Block of figure 7, widened by parallel 1x3 and 3x1; and its output channels."""
     a, b, c, p = (max(1, int(n * w)) for n in (320, 384, 448, 192))
 
     def fork() -> nn.Module:
@@ -118,9 +136,9 @@ class InceptionV3(nn.Module):
     """Images (samples, 3, image, image) to logits (samples, classes).
 
     Arguments:
-        width: share of the paper's channels.
+        width: factor on the paper's numbers of channels.
         blocks: numbers of blocks of figures 5, 6 and 7; (3, 4, 2) in the paper.
-        dropout: probability before the last layer.
+        dropout: dropout probability before the last layer.
         small: True for a stem of one convolution, for images of 32 pixels and more, instead of the paper's stem for
             299.
     """

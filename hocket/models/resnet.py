@@ -15,7 +15,10 @@ _DEPTHS = {18: ((2, 2, 2, 2), False), 50: ((3, 4, 6, 3), True), 152: ((3, 8, 36,
 class ResidualBlock(nn.Module):
     """Residual block of figure 5: left, or right (a bottleneck).
 
-    It has `wide` channels inside.
+    Arguments:
+        channels: input channels.
+        wide: channels inside. A bottleneck has four times as many output channels; the other block has as many.
+        stride: stride of the 3x3 convolution (of the first, if there are two) and of the shortcut.
     """
 
     def __init__(self, channels: int, wide: int, stride: int, bottleneck: bool) -> None:
@@ -45,7 +48,7 @@ class ResNet(nn.Module):
 
     Arguments:
         depth: 18, 50 or 152.
-        width: share of the paper's channels.
+        width: factor on the paper's numbers of channels.
         blocks: blocks in each of the four groups, instead of the paper's.
     """
 

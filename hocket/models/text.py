@@ -19,7 +19,11 @@ VOCAB = 256
 def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> bytes:
     """Read at most `limit_bytes` of a text.
 
-    The text is a file, or the modules of the standard library in alphabetical order.
+    Arguments:
+        path: file to read; None for the modules of the standard library in alphabetical order.
+
+    Raises:
+        InputError: the file cannot be read.
     """
     if path is not None:
         return read_bytes(Path(path))[:limit_bytes]
@@ -33,9 +37,15 @@ def text_bytes(path: str | Path | None = None, limit_bytes: int = 2**21) -> byte
 
 
 class Text:
-    """Data for byte-level language modelling.
+    """Dataset for byte-level language modelling.
 
-    Sample i is `seq` tokens, and the token after each of them.
+    Sample i is `seq` consecutive tokens, and for each of them the next token as its target.
+
+    Arguments:
+        path, limit_bytes: as in `text_bytes`.
+
+    Raises:
+        InputError: the text has at most `seq` bytes.
     """
 
     def __init__(self, seq: int, path: str | Path | None = None, limit_bytes: int = 2**21) -> None:

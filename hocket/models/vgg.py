@@ -16,7 +16,7 @@ class VGG16(nn.Module):
     """Images (samples, 3, image, image) to logits (samples, classes).
 
     Arguments:
-        width: share of the paper's channels and hidden units, 1 for the paper's model.
+        width: factor on the paper's numbers of channels and hidden units.
         image: height and width in pixels, a multiple of 32; 224 in the paper.
         batch_norm: True for batch normalisation after each convolution (not in the paper).
     """

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 
 class Separable(nn.Sequential):
-    """Separable convolution with batch normalisation.
+    """Depthwise separable convolution with batch normalisation.
 
-    A 3x3 convolution of each channel separately is followed by a 1x1 convolution of all channels.
+    A 3x3 convolution of each channel by itself, then a 1x1 convolution over all channels.
     """
 
     def __init__(self, channels: int, wide: int) -> None:
@@ -26,12 +26,14 @@ class Separable(nn.Sequential):
 
 
 class SeparableBlock(nn.Module):
-    """Residual block of separable convolutions with a shortcut.
+    """Residual block of separable convolutions, each after a ReLU.
 
     Arguments:
+        channels: input channels.
         wides: output channels of each separable convolution.
-        halves: True for pooling at the end and a shortcut of stride 2; otherwise the shortcut is the input.
-        first: True to begin with a ReLU.
+        halves: True to halve the grid, by pooling at the end and a shortcut of stride 2. Otherwise the shortcut is the
+            input.
+        first: False to leave out the first ReLU.
     """
 
     def __init__(self, channels: int, wides: tuple[int, ...], halves: bool, first: bool = True) -> None:
@@ -59,8 +61,8 @@ class Xception(nn.Module):
     """Images (samples, 3, image, image) to logits (samples, classes).
 
     Arguments:
-        width: share of the paper's channels.
-        middle: blocks of the middle flow, 8 in the paper.
+        width: factor on the paper's numbers of channels.
+        middle: number of blocks in the middle flow, 8 in the paper.
     """
 
     def __init__(self, width: float = 1.0, classes: int = 1000, middle: int = 8) -> None:

@@ -1,8 +1,8 @@
 """Seconds of the critical path, by device, link and host.
 
-summary.py finds the path. Time of the iteration that no instruction of the path fills, such as the latency of a
-transfer, is "waiting". The path of a pipeline goes through the devices that delay the others, so the time to fill and
-drain the pipeline counts as seconds of these devices.
+summary.py finds the path. Time of the iteration in which no instruction of the path runs is "waiting". The path of a
+pipeline goes through the devices that delay the others, so the time to fill and drain the pipeline counts as seconds
+of these devices.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class PathSeconds:
-    """Seconds of one iteration's critical path; they sum to the iteration.
+    """Seconds of the critical path of one iteration; their sum is the iteration.
 
     Attributes:
-        compute_s: computation, by device.
-        link_s: transfers and sums of gradients, by the name of the level.
-        host_s: swaps, in any lane.
-        waiting_s: the rest.
+        compute_s: seconds of computation, by device.
+        link_s: seconds of sends and collectives, by name of the level that they cross.
+        host_s: seconds of swaps, in any lane.
+        waiting_s: remaining seconds.
     """
 
     compute_s: dict[int, float]
@@ -35,14 +35,15 @@ class PathSeconds:
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of the whole path."""
+        """Seconds of the iteration."""
         return sum(self.compute_s.values()) + sum(self.link_s.values()) + self.host_s + self.waiting_s
 
     def further(self, second: "PathSeconds", rounds: float) -> "PathSeconds":
-        """Extrapolate to `rounds` further rounds.
+        """Extrapolate linearly to the path of a longer batch.
 
         Arguments:
-            second: the path with one round more.
+            second: path of a batch that is longer by one step.
+            rounds: number of such steps by which the result is longer than this path.
         """
 
         def at(one: float, other: float) -> float:

@@ -1,4 +1,4 @@
-"""Result of a simulation: times and memory from the kernel, and the trace."""
+"""Result of a simulation: times, memory and trace."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,20 +15,21 @@ from hocket.simulation.engine.tables import NodeLayout
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """Result of the kernel.
+    """Result of one simulated run.
 
     Attributes:
         program: the simulated program.
-        repeats: repetitions of its period.
-        layout: numbering of the nodes.
-        start_s: start of each node (simulation/engine/nodes.py).
+        repeats: number of repetitions of its steady-state period.
+        layout: numbering of the nodes (simulation/engine/nodes.py).
+        costs: seconds and bytes of instructions.
+        start_s: start of each node.
         end_s: end of each node.
-        cause: for each node, the node that released it; -1 for none.
-        peak_memory_bytes: by device.
-        records: (seconds, device, bytes) of every change of memory, or empty arrays.
+        cause: for each node, the node that ended last of all that it waited for; -1 for none.
+        peak_memory_bytes: peak memory by device.
+        records: (seconds, device, bytes) after every change of memory, or empty arrays.
         late_s: for each collective, the expected seconds from the latest mean arrival to the arrival of its slowest
-            member; 0 for other nodes; empty if compute seconds do not vary.
-        wall_s: seconds of lowering and playing.
+            rank; 0 for other nodes; empty if compute seconds do not vary.
+        wall_s: seconds that lowering and simulating took.
     """
 
     program: Program
@@ -54,7 +55,9 @@ class SimulationResult:
         return float(self.end_s.max(initial=0.0))
 
     def _events(self, part: ProgramPart) -> tuple[np.ndarray, ...]:
-        """Columns of the trace for a part's instructions, in all repetitions.
+        """Columns of the trace for the instructions of prologue, period or epilogue.
+
+        Instructions of the period are included in all repetitions.
 
         Returns:
             Lane, kind, stage, index, label, start and end.

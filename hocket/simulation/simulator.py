@@ -1,8 +1,8 @@
 """Simulator: from a program, its costs and a cluster to a trace and a summary.
 
-The order of instructions follows hocket/program/order.py. This module moves arrays between the lowered program and
-the kernel. The lowered program says when an instruction is ready, the kernel computes times, and the cost model gives
-seconds and bytes.
+The order of instructions follows hocket/program/order.py. The lowered program (engine/lower.py) says when an
+instruction is ready, the cost model gives seconds and bytes, and the event loop (engine/kernel.py) computes times.
+This module moves arrays between them.
 """
 
 from dataclasses import replace
@@ -30,11 +30,11 @@ from hocket.util.gc_pause import paused
 __all__ = ["SimulationResult", "Summary", "lay_out", "play", "simulate", "summarize"]
 
 ENGINES = ("auto", "numba", "python")
-# Loading the compiled kernel takes as long as playing this many nodes in plain Python. Compiling it, once on a
+# Loading the compiled event loop takes as long as simulating this many nodes in plain Python. Compiling it, once on a
 # machine, takes longer.
 _SMALL = 60_000
 
-_played_plainly = 0  # nodes that this process has played in plain Python, over all programs
+_played_plainly = 0  # nodes that this process has simulated in plain Python, over all programs
 
 
 def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int | None = None) -> Trace:
@@ -42,22 +42,22 @@ def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int 
 
     Arguments:
         costs: costs of the program's plan; the cluster of the costs is replaced by `cluster`.
-        repeats: repetitions of the period; by default enough to measure a steady state.
+        repeats: repetitions of the steady-state period; by default enough to measure it.
 
     Returns:
         Start and end of every instruction, and memory of every device over time.
 
     Raises:
-        ProgramError: the program deadlocks; the message names the instructions that wait.
+        ProgramError: the program deadlocks; the message names the instructions that wait. Or see `lay_out`.
     """
     return play(program, costs if costs.cluster == cluster else replace(costs, cluster=cluster), repeats).trace
 
 
 def enough_repeats(program: Program, batch: int = 1) -> int:
-    """Number of repetitions to fill the pipeline and to measure its steady state.
+    """Number of repetitions of the period that are enough to measure a steady state.
 
     Arguments:
-        batch: number of microbatches after which their sizes repeat; the measured span has a multiple of it.
+        batch: number of microbatches after which microbatch sizes repeat; the measured span has a multiple of it.
     """
     in_flight = max(program.admitted, len(program.stages), 1)
     warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
@@ -65,12 +65,16 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
 
 
 def lay_out(program: Program, repeats: int | None = None) -> NodeLayout:
-    """Lower a program for a number of repetitions.
+    """Lower a program for a number of repetitions of its period.
 
-    Keep the result to try several costs on one program.
+    Reuse the result to simulate one program with several costs.
+
+    Arguments:
+        repeats: number of repetitions; by default enough to measure a steady state.
 
     Raises:
-        ProgramError: a send has no receive, a collective lacks a member, or a value is read and never written.
+        InputError: the number of repetitions is negative.
+        ProgramError: a send has no receive, a collective lacks a rank, or a value is read and never written.
     """
     if repeats is not None and repeats < 0:
         raise InputError("repeats", str(repeats), ">= 0")
@@ -89,15 +93,19 @@ def play(
     engine: str = "auto",
     record: bool = True,
 ) -> SimulationResult:
-    """Simulate like `simulate`, and return all results of the kernel.
+    """Simulate a program like `simulate`, and return all results.
 
     Arguments:
         program: a program; or the result of `lay_out`, which has its own number of repetitions.
         costs: seconds and bytes of instructions.
-        repeats: repetitions of the steady state; by default as many as show it.
+        repeats: repetitions of the steady-state period; by default enough to measure it.
         engine: "python" or "numba" (the same numbers), or "auto": numba if it is installed and there are enough
             nodes.
         record: True to keep every change of memory, not only the peaks.
+
+    Raises:
+        InputError: an unknown engine, numba is not installed, or the number of repetitions is negative.
+        ProgramError: the program deadlocks, or cannot be lowered (`lay_out`).
     """
     began = perf_counter()
     if engine not in ENGINES:
@@ -153,10 +161,15 @@ def play(
 def _run(
     arguments: tuple[Any, ...], engine: str, nodes: int
 ) -> tuple[int, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """Play with one of the engines.
+    """Run `kernel.play`, compiled or in plain Python.
+
+    Arguments:
+        arguments: arguments of `kernel.play`.
+        engine: "python", "numba" or "auto".
+        nodes: number of nodes of the run.
 
     Returns:
-        Number of finished nodes; memory, out and meets arrays.
+        Number of finished nodes; and the arrays `memory`, `out` and `meets` of `kernel.play`.
     """
     global _played_plainly
     fast = None
@@ -179,7 +192,11 @@ def _ints(count: int, value: int = 0) -> np.ndarray:
 
 
 def _records(layout: NodeLayout, cost: tuple[np.ndarray, ...]) -> int:
-    """Upper bound of the memory records of a run."""
+    """Upper bound of the number of changes of memory in a run.
+
+    Arguments:
+        cost: second result of `cost_tables`.
+    """
     hold, op_ptr, post = cost[2], cost[4], cost[8]
     count = len(cost[1])
     if not count:
@@ -195,7 +212,11 @@ def _records(layout: NodeLayout, cost: tuple[np.ndarray, ...]) -> int:
 
 
 def _stuck(layout: NodeLayout, end_s: np.ndarray) -> ProgramError:
-    """Error for a deadlock: names the first waiting instruction of every lane."""
+    """Error for a deadlock; it names the first waiting instruction of up to 8 lanes.
+
+    Arguments:
+        end_s: end of each node; NaN for a node that has not ended.
+    """
     skeleton = layout.skeleton
     waiting: dict[int, str] = {}
     for part in skeleton.parts:

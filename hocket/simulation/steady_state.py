@@ -1,7 +1,7 @@
 """Steady state of a run: seconds of one period, and busy seconds of the devices.
 
-The steady state is measured between the ends of two repetitions of the period, after the pipeline has filled and
-before it drains.
+A program repeats its period. The steady state is measured between the ends of two repetitions, after the pipeline has
+filled and before it drains.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Steady:
     """Steady state of a run.
 
     Attributes:
-        period_s: seconds of one period.
-        busy_s: busy seconds of every device in one period.
-        last: last repetition of the measured span; -1 if the whole run counts as one period.
-        batches: number of batches in one period, may be a fraction.
+        period_s: mean seconds of one repetition of the period.
+        busy_s: mean seconds in one repetition in which each device computes.
+        last: index of the last repetition that is measured; -1 if the whole run counts as one period.
+        batches: number of batches in one period; it may be a fraction.
     """
 
     period_s: float
@@ -46,9 +46,9 @@ class Steady:
 
 
 def steady_state(outcome: SimulationResult) -> Steady:
-    """Measure the steady state between the ends of two repetitions.
+    """Measure the steady state between the ends of two repetitions of the period.
 
-    Without two repetitions the whole run counts as one period.
+    In a run with fewer than two repetitions, the whole run counts as one period.
     """
     layout, program, batch = outcome.layout, outcome.program, len(outcome.costs.samples)
     prologue, period, _ = layout.sizes
@@ -73,12 +73,12 @@ def steady_state(outcome: SimulationResult) -> Steady:
 
 
 def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict[int, float]:
-    """Busy seconds of each device's compute lanes.
+    """Seconds of computation of each device, summed over its compute lanes.
 
     Arguments:
-        first: first repetition to count.
-        stop: repetition after the last.
-        whole: True to count the whole run instead.
+        first: index of the first repetition of the period to count.
+        stop: index of the repetition after the last one to count.
+        whole: True to count the whole run; `first` and `stop` are then ignored.
     """
     skeleton = outcome.layout.skeleton
     prologue, period, _ = outcome.layout.sizes
@@ -106,7 +106,13 @@ def _busy(outcome: SimulationResult, first: int, stop: int, whole: bool) -> dict
 
 
 def _together(outcome: SimulationResult, begin_s: float, end_s: float) -> dict[int, float]:
-    """Busy seconds of devices with several compute lanes; overlaps count once."""
+    """Seconds in which devices with several compute lanes compute.
+
+    Seconds in which several lanes of a device compute count once. Devices with one compute lane are left out.
+
+    Arguments:
+        begin_s, end_s: span of the run to count.
+    """
     layout, lanes = outcome.layout, outcome.layout.skeleton.lanes
     several = {device for device, lane in lanes if computes(lane) and lane != COMPUTE}
     if not several:

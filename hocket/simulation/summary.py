@@ -1,6 +1,6 @@
-"""Summary of a run, from the kernel's times and the program's structure.
+"""Summary of a simulated run, from its times and the program's structure.
 
-Numbers of an iteration are of the steady state (steady_state.py).
+Numbers of an iteration are those of the steady state (steady_state.py).
 """
 
 from collections.abc import Iterator
@@ -21,30 +21,31 @@ from hocket.simulation.swapping.traffic import Swapped, swapped_of
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of a run.
+    """Summary of a simulated run.
 
     "Per iteration" means per batch of the plan, in the steady state.
 
     Attributes:
         iteration_s: seconds of one iteration.
-        samples_per_s: samples of a batch per second of an iteration.
+        samples_per_s: throughput: samples of a batch divided by the seconds of an iteration.
         bubble_fraction: idle time of devices, relative to their busy time (t_pb / t_id in Narayanan's dissertation,
             section 4.2.2).
         utilization: share of time in which a device computes, by device.
-        peak_memory_bytes: over the whole run, by device.
+        peak_memory_bytes: peak over the whole run, by device.
         weight_versions: maximum number of live weight versions on one replica, by stage.
-        stashes: maximum number of live stashes on one replica, by stage.
-        sent_bytes: bytes per iteration, by the name of the cluster's level. For tensor-parallel groups: bytes between
-            groups, of all ranks together.
-        sent_bytes_between: the same, by "source>target" device.
+        stashes: maximum number of microbatches with saved activations on one replica, by stage.
+        sent_bytes: bytes per iteration between devices, by name of the cluster's level that they cross. For
+            tensor-parallel groups: bytes between groups, of all ranks together.
+        sent_bytes_between: the same bytes, by "source>target" device.
         swapped_bytes: bytes per iteration between devices and their hosts.
-        critical_path: instructions that determine the length of a period, each released by the one before it.
+        critical_path: names of the instructions that determine the length of a period, in order of time. Each waited
+            last for the one before it.
         makespan_s: seconds of the whole run.
         instructions: number of simulated instructions.
         wall_s: seconds that the simulation took.
         group_bytes: bytes per iteration that ranks of tensor-parallel groups send to each other.
-        swapped: swapped bytes by kind and device, and host memory; None without swaps.
-        overlap: gain from summing gradients beside backwards; None without sums, or if not requested.
+        swapped: swapped bytes by kind of value and by device, and host memory; None without swaps.
+        overlap: gain from summing gradients while backwards run; None without such sums, or if not requested.
     """
 
     iteration_s: float
@@ -70,7 +71,7 @@ def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False)
     """Summarize a run.
 
     Arguments:
-        members: ranks of the tensor-parallel group that a device of the run stands for.
+        members: number of ranks of the tensor-parallel group that a device of the run stands for.
         slices: True if each rank sends a part of a message between stages (scatter/gather), False for the whole
             message.
     """
@@ -101,8 +102,8 @@ def summarize(outcome: SimulationResult, members: int = 1, slices: bool = False)
 def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
     """Maximum number of live values of a kind on one replica, by stage.
 
-    Only values of compute lanes count. In a program that swaps, values on the device and on its host count together,
-    and weights have one version with any number of copies.
+    Values are counted along the compute lanes. In a program that swaps, values on the device and on its host count
+    together. Weights of such a program count as one version.
     """
     if program.swaps and what is ValueKind.WEIGHTS:
         return (1,) * len(program.stages)
@@ -131,7 +132,11 @@ def most_alive(program: Program, what: ValueKind) -> tuple[int, ...]:
 def critical_nodes(outcome: SimulationResult, steady: Steady) -> Iterator[int]:
     """Yield the nodes of the critical path of one period, from the last to the first.
 
-    The path begins at the last node of the measured span. Each next node is the one that released the node before.
+    The first node that is yielded ends last in the last measured repetition. Each further node is the one for which
+    the node before waited last (`SimulationResult.cause`).
+
+    Arguments:
+        steady: steady state of the run.
     """
     layout = outcome.layout
     prologue, period, _ = layout.sizes
@@ -152,13 +157,13 @@ def _critical_path(outcome: SimulationResult, steady: Steady) -> tuple[str, ...]
     path: list[str] = []
     for node in critical_nodes(outcome, steady):
         name = names.of(node)
-        if not path or path[-1] != name:  # a backward in several pieces is one instruction
+        if not path or path[-1] != name:  # a backward in several nodes is one instruction
             path.append(name)
     return tuple(reversed(path))
 
 
 class _Names:
-    """Names of nodes: device and instruction."""
+    """Names of nodes as text: device and instruction."""
 
     def __init__(self, outcome: SimulationResult) -> None:
         self._outcome = outcome

@@ -46,13 +46,14 @@ Checkpoint = Annotated[
 
 
 class World(NamedTuple):
-    """Worker types at their first prices, and later events of workers and prices.
+    """Worker types at the start of the workload, and later events.
 
     Attributes:
-        given: events of spot workers and price changes.
-        begin_s: start of the workload in seconds since 1970; None without prices.
-        places: offer of each worker type that names one.
-        known_s: time of the last known price, in seconds since 1970.
+        types: worker types; with a price folder, at the prices of the start.
+        given: (seconds after `begin_s`, event): spot workers that come and go, and price changes.
+        begin_s: start of the workload, in seconds since 1970; None without a price folder.
+        places: cloud offer of each worker type that names one, by name of the type.
+        known_s: time of the last known price, in seconds since 1970; infinite without a price folder.
     """
 
     types: "tuple[WorkerType, ...]"
@@ -63,7 +64,12 @@ class World(NamedTuple):
 
 
 def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
-    """Return the estimator's settings; None if all throughputs are known."""
+    """Return the settings of the throughput estimator; None for no estimates.
+
+    Arguments:
+        pairs: pairs of jobs measured for each new kind of job; None if all colocated throughputs are known.
+        references: number of kinds of jobs with known colocated throughputs.
+    """
     from hocket.scheduler.estimator.simulated_estimates import Estimating
 
     return None if pairs is None else Estimating(references, pairs, seed=seed)
@@ -72,16 +78,18 @@ def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating 
 def world_of(
     types: "Sequence[WorkerType]", place: str, folder: Path | None, begins: str | None, overhead_s: float
 ) -> World:
-    """Read worker types and events from a folder of prices and availability logs.
+    """Read prices and events of worker types from a folder of cloud prices.
 
     Arguments:
+        types: worker types of the simulation.
         place: file of the worker types, for error messages.
-        folder: price folder; None for no events.
+        folder: folder of price series and availability logs; None for constant prices and no events.
         begins: start of the workload as text; by default the first moment at which all offers have a price.
-        overhead_s: seconds to checkpoint and restore a job that moves.
+        overhead_s: seconds to checkpoint a job. A preemption notice of at least this length saves the work.
 
     Raises:
-        InputError: no price at the start, no type that names an offer, or an offer that the folder lacks.
+        InputError: an offer has no price at the start; no type names an offer; the folder lacks an offer; or `begins`
+            is no date, or is given without a folder.
     """
     from hocket.cli.cluster.prices import moment_of, show_moment
     from hocket.errors import InputError
@@ -123,9 +131,15 @@ def world_of(
 
 
 def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
-    """Check that transfers of checkpoints can be billed.
+    """Check that transfers of checkpoints between clouds can be billed.
 
-    They need --bills and a transfer tariff of each cloud. The check runs before the simulation, which may take minutes.
+    Transfers need --bills and a transfer tariff of each cloud. The check runs before the simulation, which may take
+    minutes.
+
+    Arguments:
+        places: cloud offers by name of the worker type.
+        checkpoint_gb: size of a job's checkpoint in GB; 0 passes the check.
+        bills: file to write bills to; None for none.
 
     Raises:
         InputError: at --checkpoint-gb.
@@ -144,7 +158,7 @@ def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills:
 
 
 def write_bills(path: Path, bills: "PaidBills") -> None:
-    """Write bills as JSON."""
+    """Write the cost of each job, lease by lease, as JSON."""
     import json
 
     from hocket.util.files import write_atomic

@@ -19,7 +19,7 @@ _RATE = 4.0  # default, jobs an hour
 
 
 class TraceKind(StrEnum):
-    """Generated traces of the dissertation (Gavel), section 5.7.1."""
+    """Kinds of generated workloads, as in section 5.7.1 of the dissertation (Gavel)."""
 
     SINGLE = "continuous-single"
     MULTIPLE = "continuous-multiple"
@@ -28,15 +28,18 @@ class TraceKind(StrEnum):
 
     @property
     def continues(self) -> bool:
-        """True if jobs arrive over time."""
+        """True if jobs arrive over time; False if all arrive at time 0."""
         return self in (TraceKind.SINGLE, TraceKind.MULTIPLE)
 
 
 def kind_of(text: str, place: str) -> TraceKind:
-    """Return the trace kind with a name.
+    """Return the kind of workload with a name, such as "continuous-single".
+
+    Arguments:
+        place: option or argument that an error names.
 
     Raises:
-        InputError: an unknown name, at `place`; the error suggests the nearest name.
+        InputError: an unknown name; the error suggests the nearest name.
     """
     from hocket.errors import InputError, nearest
 
@@ -106,14 +109,16 @@ def drawn(
     seed: int,
     draws: "Draws | None" = None,
 ) -> "Workload":
-    """Generate a workload.
+    """Generate a random workload.
 
-    The first jobs are the same for any number of jobs. Durations are drawn for V100s, or for the table's first worker
-    type if it has no V100s.
+    A shorter workload with the same seed is a prefix of a longer one. Durations are drawn for V100s, or for the
+    table's first worker type if it has no V100s.
 
     Arguments:
-        per_hour: arrival rate of a continuous trace, in jobs an hour.
-        draws: distributions of the jobs; `kind` says whether some have several workers.
+        table: throughputs by job type and worker type.
+        jobs: number of jobs.
+        per_hour: arrival rate of a continuous workload, in jobs an hour.
+        draws: distributions to draw from; `kind` replaces its choice of jobs with several workers.
     """
     from dataclasses import replace
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Loads(NamedTuple):
-    """Workloads of a sweep: `seeds` workloads at each rate.
+    """Workloads of a sweep over arrival rates.
 
     Attributes:
         rates: arrival rates, in jobs an hour.
-        seeds: workloads for each rate; each has its own seed.
-        jobs: jobs of each workload.
+        seeds: number of workloads for each rate; each workload has its own seed.
+        jobs: number of jobs in each workload.
     """
 
     kind: TraceKind
@@ -35,13 +35,15 @@ class Loads(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """Metrics of one policy at one rate with one seed.
+    """Metrics of one policy at one arrival rate with one seed.
 
     Attributes:
+        policy: name of the policy in tables.
         per_hour: arrival rate, in jobs an hour.
-        times_s: completion time of each counted job that finished.
-        jobs: number of counted jobs.
-        told: entry of the --json output.
+        times_s: seconds from arrival to completion, of each counted job that finished.
+        jobs: number of counted jobs (--first, --last), finished or not.
+        told: metrics of this run in the --json output.
+        remarks: sentences on unusual events of the run.
         wall_s: seconds to compute the simulation.
     """
 
@@ -56,12 +58,21 @@ class Swept(NamedTuple):
 
     @property
     def avg_jct_s(self) -> float:
-        """Average completion time of the finished jobs; nan if there are none."""
+        """Average completion time (JCT) of the finished jobs; nan if there are none."""
         return float(self.times_s.mean()) if len(self.times_s) else nan
 
 
 def swept(site: Site, policies: list[str], loads: Loads, conditions: "Conditions", shown: bool) -> list[Swept]:
-    """Simulate all runs: by rate, then seed, then policy."""
+    """Simulate every policy on every workload of a sweep.
+
+    Arguments:
+        policies: policies as the command line spells them.
+        conditions: options of each simulation; its seed is the first seed.
+        shown: True to show progress.
+
+    Returns:
+        Runs ordered by rate, then seed, then policy.
+    """
     from hocket.cli.cluster.policy_options import by_options
 
     found: list[Swept] = []
@@ -94,7 +105,10 @@ def _kept(replay: PolicyRun, rate: float, conditions: "Conditions") -> Swept:
 
 
 def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
-    """Compute the average JCT by rate, as a mean over seeds; nan if no job finished."""
+    """Compute (jobs an hour, average JCT in seconds) of a policy, by ascending rate.
+
+    The JCT is a mean over seeds; nan if no job finished.
+    """
     from hocket.scheduler.simulation.sustained_load import course
 
     return course((run.per_hour, run.avg_jct_s) for run in found if run.policy == policy)
@@ -103,7 +117,13 @@ def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
 def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
     """Compute the load that each policy sustains relative to the first policy.
 
-    Policies are left out if their load cannot be determined.
+    This is the arrival rate at which the policy has the average JCT of the first policy.
+
+    Arguments:
+        names: names of the policies in tables; the first one is the reference.
+
+    Returns:
+        Sustained load by name of the policy. Policies are missing if the simulated rates give no answer.
     """
     from hocket.scheduler.simulation.sustained_load import sustained
 
@@ -113,7 +133,13 @@ def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
 
 
 def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: str, times: bool) -> dict[str, Any]:
-    """Return the --json output of all runs; `times` adds the time to compute them."""
+    """Return the --json output of a sweep.
+
+    Arguments:
+        gained: sustained loads by policy, from `gains`.
+        first: name of the reference policy.
+        times: True to include the seconds to compute each simulation.
+    """
     runs: list[dict[str, object]] = []
     for run in found:
         took = {"wall_s": run.wall_s} if times else {}
@@ -125,7 +151,13 @@ def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: st
 def print_sweep(
     found: Sequence[Swept], gained: "dict[str, Sustained]", names: list[str], title: str, times: bool
 ) -> None:
-    """Print average JCT by policy and rate, sustained loads, and remarks."""
+    """Print average JCT by policy and rate, sustained loads, and remarks.
+
+    Arguments:
+        gained: sustained loads by policy, from `gains`.
+        names: names of the policies; the first one is the reference.
+        times: True for a column with the seconds to compute the simulations.
+    """
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
 
@@ -146,7 +178,7 @@ def print_sweep(
 
 
 def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:
-    """Write a report: JCT against load, and the JCT distribution at the highest load."""
+    """Write an HTML report: JCT against load, and JCT's CDF at the highest load."""
     import numpy as np
 
     from hocket.reporting.cluster_report.load import load_report_html

@@ -54,12 +54,17 @@ class Conditions:
     seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0
 
     def policy(self, text: str, agnostic: bool = False) -> "PolicyChoice":
-        """Create the policy of NAME or NAME:WAY, with its simulation options.
+        """Create a policy with its simulation options.
 
         Each call creates a policy with its own state.
 
+        Arguments:
+            text: NAME or NAME:SUFFIX, as the command line spells the policy.
+            agnostic: True to treat all worker types as equal.
+
         Raises:
-            InputError: at the wrong option, before any file is read.
+            InputError: an unknown policy or suffix, or an option out of range; the error names the option. No file is
+                read before.
         """
         from hocket.cli.cluster.policy_options import policy_of
 
@@ -67,7 +72,7 @@ class Conditions:
         return chosen._replace(options=self._over(chosen.options))
 
     def _over(self, own: "SimulatorOptions") -> "SimulatorOptions":
-        """Override a policy's own options with the options of the command line."""
+        """Return a policy's simulation options, overridden by those of the command line."""
         from hocket.cli.cluster.policy_options import by_options, within
         from hocket.errors import InputError
 

@@ -38,7 +38,7 @@ Times = Annotated[
     bool, typer.Option("--times", help="Report solver and wall times, too; all other output is deterministic.")
 ]
 
-# Option that an error place of the scheduler refers to. The scheduler knows no command-line options.
+# Command-line option for each place that an error of the scheduler names. The scheduler knows no options.
 _OPTIONS = {
     "policy": "--policy",
     "budget_usd": "--budget-usd",
@@ -66,12 +66,12 @@ _WAYS = ("agnostic", "space-sharing", "as-published")  # suffixes of a policy's 
 
 
 class PolicyChoice(NamedTuple):
-    """A policy with its simulation options.
+    """A scheduling policy with its simulation options.
 
     Attributes:
-        shown: name in tables.
-        spelt: spelling on the command line.
-        allocate: allocation function.
+        shown: name in tables, such as "fifo (agnostic)".
+        spelt: spelling on the command line, such as "fifo:agnostic".
+        allocate: function from a snapshot to an allocation.
         options: simulation options.
     """
 
@@ -82,12 +82,15 @@ class PolicyChoice(NamedTuple):
 
 
 def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> PolicyChoice:
-    """Create the policy of a text such as NAME or NAME:agnostic.
+    """Create a policy from its spelling on the command line.
 
-    The other arguments apply to all policies.
+    Arguments:
+        text: NAME, or NAME with suffixes, such as NAME:agnostic.
+        agnostic: True to treat all worker types as equal, as the suffix does.
+        as_published: True to follow the authors' public simulator, as the suffix does.
 
     Raises:
-        InputError: at --policy.
+        InputError: an unknown policy or suffix, at --policy.
     """
     from dataclasses import replace
 
@@ -117,8 +120,11 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
 def check_budget(policies: list[str], budget_usd: float | None) -> None:
     """Refuse a budget that no policy uses, and a budget policy without a budget.
 
+    Arguments:
+        policies: as the command line spells them.
+
     Raises:
-        InputError: at --budget-usd.
+        InputError: at --budget-usd; also for a budget that is out of bounds.
     """
     from hocket.errors import InputError
 
@@ -135,14 +141,14 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
 def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
     """Refuse worker types without a price if the policy uses prices.
 
-    A missing price would count as 0. In a live cluster a price may become 0; such workers are used first, see
-    docs/reference/scheduler-files.md.
+    A missing price would count as 0. During a run a price may become 0; such workers are used first
+    (docs/explanation/prices.md).
 
     Arguments:
         policy: as the command line spells it.
 
     Raises:
-        InputError: at the first such type.
+        InputError: at the first type without a price.
     """
     from hocket.errors import InputError
 
@@ -153,7 +159,10 @@ def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
 
 
 def check_once(option: str, values: Sequence[str], what: str) -> None:
-    """Refuse a repeated value.
+    """Refuse a value that is given twice.
+
+    Arguments:
+        what: noun for a value, such as "policy".
 
     Raises:
         InputError: at the option.
@@ -166,7 +175,7 @@ def check_once(option: str, values: Sequence[str], what: str) -> None:
 
 
 def within(option: str, value: float, least: float, most: float, unit: str) -> None:
-    """Refuse an option's value that is nan or out of bounds.
+    """Refuse an option's value that is nan, below `least` or above `most`.
 
     Raises:
         InputError: at the option.
@@ -181,6 +190,10 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
     """Refuse output paths that cannot be written safely, before anything is computed.
 
     An output must be writable. It must not be the file of another option, and must not replace a file of another kind.
+
+    Arguments:
+        outputs: path by option, such as "--report"; None if the option was not given.
+        inputs: files that the command reads.
 
     Raises:
         InputError: at the option, or at the file.
@@ -204,9 +217,9 @@ def by_options(place: str = "", workers: str = "", policy: str = "") -> Iterator
     """Rewrite InputErrors of the with-block, so that they name the option or the file.
 
     Arguments:
-        place: file of all other inputs, if there is only one.
-        workers: file of the worker types.
-        policy: policy that a simulation runs.
+        place: file to name in errors about anything but an option; empty to name none.
+        workers: file to name in errors about worker types, if `place` is empty.
+        policy: policy to name in errors of a simulation.
     """
     from hocket.errors import InputError
 

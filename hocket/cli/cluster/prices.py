@@ -66,12 +66,15 @@ def prices(
 
 
 def moment_of(text: str, place: str) -> float:
-    """Convert a date, or a date with a time, to seconds since 1970.
+    """Convert an ISO date, or a date with a time, to seconds since 1970.
 
-    The zone is UTC unless the text names another.
+    The time zone is UTC unless the text names another.
+
+    Arguments:
+        place: option that an error names.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: `text` is not a date, or too far from 1970.
     """
     from datetime import UTC, datetime
     from math import nan
@@ -90,7 +93,7 @@ def moment_of(text: str, place: str) -> float:
 
 
 def show_moment(moment_s: float) -> str:
-    """Format a time in UTC, to the minute."""
+    """Format a time, given in seconds since 1970, in UTC to the minute."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -21,13 +21,15 @@ def watching(
 ) -> "Iterator[Callable[[Event, float], None] | None]":
     """Yield an observer that writes the journal and reports finished jobs.
 
+    The observer is called with each event and its time in seconds. None is yielded without `path` and `tell`.
+
     Arguments:
         core: the simulation's core, before any event.
         path: journal file, or None. A refused simulation leaves no journal. An interrupted simulation leaves a journal
             of the events until then.
-        policy: its name, for the journal.
-        tell: callback with the number of counted jobs that are finished.
-        counted: ids of the counted jobs.
+        policy: spelling of the policy, for the journal.
+        tell: callback with the number of counted jobs that are finished, or None.
+        counted: ids of the jobs that count (--first, --last).
 
     Raises:
         InputError: the journal exists already, or cannot be written.

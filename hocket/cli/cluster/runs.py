@@ -25,7 +25,13 @@ _MOST_YEARS = 100
 
 
 class PolicyRun(NamedTuple):
-    """Result of one policy on a workload, and the time to compute it."""
+    """Simulated run of one policy on a workload.
+
+    Attributes:
+        policy: name of the policy in tables.
+        summary: metrics of the counted jobs.
+        wall_s: seconds to compute the simulation.
+    """
 
     policy: str
     run: "ClusterRun"
@@ -34,14 +40,12 @@ class PolicyRun(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Workers of a file, throughputs of jobs on them, and events.
+    """Simulated cluster: workers of a file, throughputs of jobs on them, and events.
 
     Attributes:
         file: path of the workers' file, for messages.
-        given: events of spot workers and price changes.
-        begin_s: start of the workload in seconds since 1970; None without prices.
-        places: offer of each worker type that names one.
-        known_s: time of the last known price, in seconds since 1970.
+        types, given, begin_s, places, known_s: as in `World` (environment.py).
+        table: throughputs by job type and worker type.
     """
 
     file: str
@@ -54,7 +58,7 @@ class Site(NamedTuple):
 
 
 def read_site(workers: Path, conditions: "Conditions") -> Site:
-    """Read the site of a simulation from its files."""
+    """Read the simulated cluster: workers, throughputs and prices from their files."""
     from hocket.scheduler.readers import read_throughputs, workers_yaml
     from hocket.scheduler.simulation.workload import inside
 
@@ -67,10 +71,13 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
 
 
 def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
-    """Read a workload, and check that its jobs fit the site.
+    """Read a workload, and check that its jobs can run on the site.
 
     Arguments:
         jobs: number of jobs to keep, from the first; None for all.
+
+    Raises:
+        InputError: no jobs; no job left to count (--first); or a job of more than 100 years.
     """
     from hocket.errors import InputError
     from hocket.scheduler.readers import read_workload
@@ -88,8 +95,11 @@ def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions")
 def check_length(work: "Workload", site: Site, place: str) -> None:
     """Refuse jobs that need more than 100 years on the fastest workers.
 
+    Arguments:
+        place: file or description of the workload, for the error.
+
     Raises:
-        InputError: at `place`, with the job.
+        InputError: names the first such job.
     """
     import numpy as np
 
@@ -114,7 +124,12 @@ def replayed(
     shown: bool,
     journal: Path | None = None,
 ) -> list[PolicyRun]:
-    """Simulate each policy on the workload."""
+    """Simulate each policy on the workload.
+
+    Arguments:
+        shown: True to show progress.
+        journal: file to write the events of a single policy to; None for no journal.
+    """
     jobs = len(work.jobs[conditions.first : conditions.last])
     found: list[PolicyRun] = []
     with Progress("simulating", shown) as progress:
@@ -134,7 +149,8 @@ def replay_of(
     """Simulate one policy on the workload.
 
     Arguments:
-        tell: callback with the number of counted jobs that are finished.
+        tell: callback with the number of counted jobs that are finished; None for no progress.
+        journal: file to write the events to; None for no journal.
     """
     import time
 
@@ -158,7 +174,11 @@ def replay_of(
 
 
 def _of_load(work: "Workload", run: "ClusterRun", last: int | None) -> list[str]:
-    """Return a remark if all jobs arrived before the counted jobs were finished."""
+    """Return a remark if all jobs arrived before the counted jobs were finished.
+
+    Arguments:
+        last: index behind the last counted job (--last); None gives no remark.
+    """
     count = len(work.jobs)
     if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
         return []
@@ -183,8 +203,9 @@ def teller(
     """Return a callback that reports one run's finished jobs as progress of all runs.
 
     Arguments:
-        before: jobs of earlier runs.
-        total: jobs of all runs.
+        progress: callback with (finished jobs, all jobs, label).
+        before: number of counted jobs in earlier runs.
+        total: number of counted jobs in all runs.
     """
 
     def tell(finished: int) -> None:
@@ -202,7 +223,7 @@ def write_report(path: Path, replays: Sequence[PolicyRun], conditions: "Conditio
 
 
 def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
-    """Return the --json output of one policy; `times` adds the time to compute it."""
+    """Return the --json output of one policy; `times` adds the seconds to compute it."""
     from hocket.util.schema import as_data
 
     took = {"wall_s": found.wall_s} if times else {}
@@ -210,12 +231,17 @@ def as_json(found: PolicyRun, times: bool) -> dict[str, object]:
 
 
 def _refusals(run: "ClusterRun") -> dict[str, str]:
-    """Return the reason of each refused job, by job id."""
+    """Return the reason for each refused job, by job id."""
     return {record.job.id: record.refused for record in run.records if record.refused}
 
 
 def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> None:
-    """Print a table of all policies, and remarks on unusual events."""
+    """Print a table with a row per policy, and remarks on unusual events.
+
+    Arguments:
+        workload: title of the table.
+        times: True for a column with the seconds to compute each simulation.
+    """
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
 

@@ -41,7 +41,7 @@ def policies(json: Json = False) -> None:
 
 
 def _purpose(text: str) -> str:
-    """Return the first line of a policy's docstring, without its name."""
+    """Return the first line of a policy's docstring, without the policy's name."""
     return text.splitlines()[0].partition(": ")[2].rstrip(".")
 
 
@@ -99,7 +99,10 @@ def solve(
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
-    """Return the allocation of each job with its reason, as plain data."""
+    """Return an allocation as plain data, for --json.
+
+    It has the shares of time, and each job's throughput and reason.
+    """
     from hocket.scheduler.model.allocation import ALONE
 
     ids = [active.job.id for active in there.jobs]
@@ -120,9 +123,9 @@ def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
 
 
 def _in_use(found: "Allocation", there: "Snapshot") -> list[float]:
-    """Compute the average number of busy workers of each type.
+    """Compute the average number of busy workers of each type under an allocation.
 
-    A pair of jobs that share workers counts once.
+    Workers that two jobs share count once.
     """
     import numpy as np
 

@@ -13,7 +13,8 @@ from hocket.cli.cluster.runs import read_site
 from hocket.cli.output.options import Json
 
 _MOST_RATES, _MOST_SEEDS, _MOST_RUNS = 50, 100, 1000
-# Jobs for each job up to the last counted job. The later jobs keep the load up until the counted jobs are finished.
+# Default length of a workload as a multiple of --last. Jobs that arrive after the counted jobs keep the load up until
+# the counted jobs are finished.
 _MORE = 5
 _LEAST = 5000
 
@@ -82,7 +83,11 @@ _SHAPES = {TraceKind.SINGLE: "One worker a job", TraceKind.MULTIPLE: "Jobs of se
 
 
 def _rates(text: str) -> list[float]:
-    """Parse arrival rates in jobs an hour; return them in ascending order."""
+    """Parse --rates; return arrival rates in jobs an hour, in ascending order.
+
+    Raises:
+        InputError: too many rates, a repeated rate, or one that is not a number within bounds.
+    """
     from hocket.cli.cluster.policy_options import check_once, within
     from hocket.errors import InputError
 
@@ -102,10 +107,14 @@ def _rates(text: str) -> list[float]:
 
 
 def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]:
-    """Return the policies' names for tables.
+    """Check the policies with the options of all runs; return their names for tables.
+
+    Arguments:
+        policies: as the command line spells them.
+        seeds: number of seeds, from the seed of `conditions` on.
 
     Raises:
-        InputError: an error in a policy, or in the conditions of any seed.
+        InputError: an unknown or repeated policy, or an option out of range.
     """
     from hocket.cli.cluster.policy_options import check_once
 
@@ -116,7 +125,14 @@ def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]
 
 
 def _count(jobs: int | None, conditions: Conditions) -> int:
-    """Return the number of jobs of each workload."""
+    """Return the number of jobs in each workload.
+
+    Arguments:
+        jobs: value of --jobs; None for 1000, or with --last for enough jobs to keep the load up.
+
+    Raises:
+        InputError: fewer jobs than --first or --last, or too many.
+    """
     from hocket.cli.cluster.policy_options import within
     from hocket.errors import InputError
     from hocket.scheduler.simulation.workload import MOST_JOBS

@@ -15,7 +15,11 @@ FIRST, HEAVIEST = 8, 12  # of more layers, show the first 8 and the 12 slowest
 
 
 def print_profile(found: "ModelProfile", path: Path) -> None:
-    """Print a profile; `path` is its file."""
+    """Print a profile as a table of layers.
+
+    Arguments:
+        path: file of the profile, to name if layers are left out.
+    """
     from hocket.planning.predict.model_differences import differences
 
     last = len(found.microbatch_sizes) - 1
@@ -50,10 +54,11 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
 def layers_shown(seconds: list[float]) -> list[int]:
     """Choose the layers to print: all, or the first and the slowest of many.
 
-    They are returned in ascending order.
-
     Arguments:
-        seconds: forward and backward time of each layer.
+        seconds: forward and backward seconds of each layer, added up.
+
+    Returns:
+        Indices of the layers, in ascending order.
     """
     if len(seconds) <= MOST_SHOWN:
         return list(range(len(seconds)))

@@ -253,6 +253,10 @@ def _estimated(
     """Estimate the profile of a job on a device type; the device need not be present.
 
     Arguments:
+        job: job file.
+        microbatch: microbatch sizes; None for the usual ones.
+        device_type: name in the catalog, or a cluster file that describes a type.
+        calibration: file with the device type's calibration; None for none.
         shown: True to show the progress.
     """
     from hocket.hardware.resolve import device_type_of
@@ -276,7 +280,7 @@ def _estimated(
 
 
 def _save(found: Any, output: Path, json: bool) -> None:
-    """Write a profile and print it."""
+    """Write a profile, and print it as a table or as JSON."""
     found.save(output)
     if json:
         from hocket.cli.output.tables import print_json
@@ -291,9 +295,15 @@ def _save(found: Any, output: Path, json: bool) -> None:
 
 
 def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) -> None:
-    """Refuse the first microbatch size that cannot be measured.
+    """Refuse a microbatch size that cannot be measured.
 
     Measuring only the other sizes would silently drop a size that the user gave.
+
+    Arguments:
+        batch_size: largest possible size; None for no upper limit.
+
+    Raises:
+        InputError: at --microbatch, with the first such size.
     """
     from hocket.errors import InputError
 

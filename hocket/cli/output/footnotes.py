@@ -1,4 +1,4 @@
-"""Remarks below a table or report of policies, each remark once."""
+"""Remarks below a table of scheduling policies; equal remarks are merged."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,12 +26,12 @@ def of_costs(types: "Sequence[WorkerType]") -> list[str]:
 
 
 def once(told: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Format remarks as lines by subject.
+    """Format remarks as lines "SUBJECT: REMARK".
 
-    A remark that all of several subjects have is printed once, without a subject.
+    A remark that all of several subjects have becomes one line without a subject.
 
     Arguments:
-        told: each subject with its remarks.
+        told: (subject, remarks), such as the name of a policy and the remarks on its run.
     """
     lines: list[str] = []
     for who, texts in told:

@@ -12,7 +12,10 @@ from typing import Any, get_type_hints
 
 
 def singly(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command: each dataclass parameter is replaced by the dataclass's fields."""
+    """Wrap a command: each dataclass parameter is replaced by the dataclass's fields.
+
+    The wrapped command takes keyword arguments only. It builds the dataclasses from the fields, and calls `command`.
+    """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters = []

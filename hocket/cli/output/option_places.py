@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from hocket.errors import InputError
 
 _OTHERS = {"microbatch_sizes": "microbatch", "batch_size": "batch", "shards": "shard"}
-"""Option of each argument that has another name."""
+"""Option name of each Python argument that the command line spells otherwise."""
 
 
 class OptionCommand(TyperCommand):
@@ -20,7 +20,7 @@ class OptionCommand(TyperCommand):
         """Run the command; an error about an option's value names the option.
 
         Raises:
-            InputError: as the command; its place is the option if the option was given.
+            InputError: the error of the command. It names the option instead of the argument, if the option was given.
         """
         try:
             return super().invoke(ctx)
@@ -32,7 +32,14 @@ class OptionCommand(TyperCommand):
 
 
 def _option_of(ctx: Any, place: str) -> str | None:
-    """Return the option that sets an argument of a command; None if it was not given on the command line."""
+    """Return the option that sets an argument of a command, such as "--batch".
+
+    None if no option sets the argument, or if the option was not given on the command line.
+
+    Arguments:
+        ctx: context of the running command.
+        place: name of the argument, such as "batch_size".
+    """
     name = _OTHERS.get(place, place)
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name)

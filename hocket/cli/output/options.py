@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-# Kinds of output files: name in errors, and a text near the beginning of each file. Only a file with this text is
-# replaced.
+# Kinds of output files: (name in errors, text near the beginning of each such file). An existing file is replaced only
+# if it has this text.
 REPORT_FILE = ("report", "<!doctype html>")
 TRACE_FILE = ("trace", "hocket-trace-")
 WORKLOAD_FILE = ("workload", "hocket-workload-")
@@ -15,10 +15,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (sec
 
 
 def at_least_one(place: str, count: int) -> None:
-    """Refuse a count below 1.
+    """Refuse an option's count below 1.
+
+    Arguments:
+        place: option that the error names.
 
     Raises:
-        InputError: at `place`.
+        InputError: the count is 0 or negative.
     """
     from hocket.errors import InputError
 

@@ -16,7 +16,7 @@ class Progress:
     """Context manager that shows progress, on standard error.
 
     It shows a bar on a terminal, or else prints a line every ten seconds. It shows nothing if `enabled` is false
-    (--json).
+    (--json). The with-statement yields the callback report(done, total, label), or None if nothing is shown.
     """
 
     def __init__(self, title: str, enabled: bool) -> None:
@@ -36,7 +36,7 @@ class Progress:
 
 
 class ProgressBar:
-    """Progress bar on standard error, with done and total steps."""
+    """Progress bar on standard error."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -60,7 +60,7 @@ class ProgressBar:
 
     @property
     def tasks(self) -> Any:
-        """Tasks of rich's progress bar."""
+        """Tasks of rich's progress bar; there is one."""
         return self._bar.tasks
 
     def stop(self) -> None:
@@ -69,9 +69,9 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """Progress as a printed line every `every_s` seconds.
+    """Progress as a line on standard error every `every_s` seconds.
 
-    A shorter command prints nothing.
+    A command that takes less than `every_s` seconds prints nothing.
     """
 
     def __init__(self, title: str, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -38,10 +38,10 @@ def print_table(
     """Print a table on standard output.
 
     Arguments:
-        right: columns of numbers: aligned to the right, never broken.
-        drop: columns to leave out, in this order, until the rest fits. If the table is still too wide, the widest text
-            columns are folded.
-        width: characters of a line; `line_width()` by default.
+        right: indices of the columns of numbers, which are aligned to the right and never broken.
+        drop: indices of the columns to leave out, in this order, until the rest fits. If the table is still too wide,
+            the widest text columns are folded.
+        width: line width in characters; `line_width()` by default.
 
     Returns:
         The names of the columns left out.
@@ -76,8 +76,9 @@ def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int
     """Print the meaning of each column that is shown.
 
     Arguments:
-        meanings: text by column name, without unit.
-        columns: column names, with units.
+        meanings: meaning by column name without unit, such as "memory".
+        columns: names of the shown columns with units, such as "memory (GiB)".
+        width: line width in characters; `line_width()` by default.
     """
     names = {name.partition(" (")[0] for name in columns}
     told = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in names)
@@ -90,11 +91,12 @@ CHOSEN = " ←"
 
 
 def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = None) -> None:
-    """Explain the mark and the order of a table of plans, if it has several rows.
+    """Explain the arrow and the order of a table of plans, if it has several rows.
 
     Arguments:
-        iterations_s: iteration time by row, the chosen plan's first.
-        tie: plans within this share of the fastest count as equal.
+        iterations_s: iteration seconds of each row; the first row is the chosen plan.
+        tie: relative difference in time up to which plans count as equally fast.
+        width: line width in characters; `line_width()` by default.
     """
     if len(iterations_s) < 2:
         return
@@ -107,17 +109,23 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Return a unit of time that suits most values, and each value in it.
+    """Choose one unit of time for a column; return it, and each value formatted.
 
-    Unknown values are '-'.
+    The unit is that of the median. Values that are nan or infinite become '-'.
+
+    Arguments:
+        values: seconds.
     """
     return _in_one_unit(values, _SECONDS, 3)
 
 
 def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Return a unit of bytes that suits most values, and each value in it.
+    """Choose one unit of bytes for a column; return it, and each value formatted.
 
-    Unknown values are '-'.
+    The unit is that of the median. Values that are nan or infinite become '-'.
+
+    Arguments:
+        values: bytes.
     """
     return _in_one_unit(values, _BYTES, 4)
 
@@ -130,7 +138,7 @@ def _in_one_unit(values: Sequence[float], units: Sequence[tuple[float, str]], di
 
 
 def _figure(value: float, digits: int) -> str:
-    """Format a number without exponent.
+    """Format a number without exponent; '-' if it is not finite.
 
     It has `digits` significant digits, and at most three decimals.
     """
@@ -144,7 +152,7 @@ def _figure(value: float, digits: int) -> str:
 
 
 def _cells(text: str) -> int:
-    """Return the number of terminal cells of a text."""
+    """Return the width of a text on a terminal, in character cells."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -153,9 +161,19 @@ def _total(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], gap: int, width: int) -> list[int]:
-    """Compute column widths that fit, by narrowing text columns, the widest first.
+    """Narrow text columns, the widest first, until the table fits.
 
     No column becomes narrower than `_LEAST`, so the table may still be too wide.
+
+    Arguments:
+        natural: width of each column without folding, in character cells.
+        texts: indices of the columns that may be narrowed.
+        shown: indices of the columns that are printed.
+        gap: cells between two columns.
+        width: line width in cells.
+
+    Returns:
+        Width of each column.
     """
     widths = list(natural)
     while _total(widths, shown, gap) > width:
@@ -169,7 +187,7 @@ def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], 
 def _lines(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[int], gap: int
 ) -> list[str]:
-    """Format a row as lines, as many as its longest folded cell needs."""
+    """Format a row as lines: as many as its cell with the most folded lines needs."""
     cells = [textwrap.wrap(row[k], widths[k]) if _cells(row[k]) > widths[k] else [row[k]] for k in shown]
     found = []
     for at in range(max(len(cell) for cell in cells)):

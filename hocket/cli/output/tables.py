@@ -48,13 +48,13 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """Print the chosen candidate, other candidates by time, and refusals.
+    """Print the result of a search: chosen plan, others by time, and refusals.
 
     Of candidates with the same label, update semantics and options, only the best is printed.
 
     Arguments:
         limit: number of candidates to print.
-        width: characters of a line; the terminal's by default.
+        width: line width in characters; the terminal's by default.
     """
     from hocket.planning.search.result import TIE
 
@@ -126,10 +126,10 @@ def _options(candidate: "Evaluated") -> str:
 
 
 def _refusals(found: "Search") -> Iterator[str]:
-    """Yield a line for each refused strategy, with an example.
+    """Yield a line for each strategy with refused candidates, with an example.
 
-    The example is the refusal that lacks the least memory, or else the first refusal. If no plan fits, a single refusal
-    that the error repeats as a nearest miss is left out.
+    The example is the candidate that would fit with the least additional memory. If no refusal is for memory, it is
+    the first refusal. If no plan fits, a strategy's only refusal is left out when the error message repeats it.
     """
     told = () if found.candidates else found.nearest_misses
     groups: dict[str, list[Refused]] = {}
@@ -175,7 +175,7 @@ def search_json(found: "Search") -> dict[str, Any]:
 
 
 def updates_json(updates: "UpdateSemantics") -> dict[str, Any]:
-    """Return how a plan's updates differ from one process's, as plain data."""
+    """Return a plan's update semantics, relative to one process, as plain data."""
     return {
         "kind": updates.kind,
         "same_as_one_process": updates.same and not updates.differences,
@@ -240,7 +240,11 @@ def print_plan(opened: "LoadedPlan") -> None:
 
 
 def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
-    """Format a stage's recomputation: all layers, some layers, or none."""
+    """Format a stage's recomputation.
+
+    "yes" if the whole stage is recomputed, "no" if nothing is. Otherwise the number of layers by recompute setting,
+    such as "selective in 12".
+    """
     if stage.recompute:
         return "yes"
     own = set(stage.layers)
@@ -255,7 +259,7 @@ def _again(opened: "LoadedPlan", stage: "PlanStage") -> str:
 
 
 def print_shortened(opened: "LoadedPlan") -> None:
-    """Print a note if fewer microbatches are shown than the plan's batch has."""
+    """Print a note if only an excerpt of the plan's batch is shown."""
     if opened.shown is not opened.plan:
         print(
             "  note: the batch is too long to show whole: program, trace and drawings show an excerpt, "
@@ -264,7 +268,7 @@ def print_shortened(opened: "LoadedPlan") -> None:
 
 
 def differ(now: "Predicted", then: "Predicted") -> bool:
-    """True if two predictions differ beyond the last digits."""
+    """True if two predictions differ in time or peak memory by more than rounding."""
     seconds = isclose(now.iteration_s, then.iteration_s, rel_tol=1e-6)
     devices = now.peak_memory_bytes.keys() == then.peak_memory_bytes.keys()
     return not (
@@ -275,7 +279,7 @@ def differ(now: "Predicted", then: "Predicted") -> bool:
 
 
 def _cut(plan: "Plan") -> str:
-    """Format the microbatches of a batch.
+    """Format the number and the samples of a batch's microbatches.
 
     For example "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1".
     """

@@ -48,7 +48,14 @@ Limit = Annotated[
 def rules_of(
     idle_only: bool, priority: bool, outstanding: int, launch_ms: float | None, slowdown_limit: float | None
 ) -> "Collocation":
-    """Return the rules of sharing a device that the command's options state.
+    """Return the rules by which two jobs share a device, from the command's options.
+
+    Arguments:
+        idle_only: launch background work only while the foreground is idle.
+        priority: give the foreground priority.
+        outstanding: number of background launches that a device may have submitted and not finished.
+        launch_ms: longest background launch, in milliseconds; None for a layer's forward or backward.
+        slowdown_limit: factor; no launch during instructions that a launch slows down by more. None for no limit.
 
     Raises:
         InputError: an option is out of range.
@@ -72,11 +79,11 @@ def rules_of(
 
 
 def collocated(opened: "LoadedPlan", path: Path, batch_size: int | None, rules: "Collocation") -> "Collocated":
-    """Simulate the plan with the background job of a file.
+    """Simulate the plan together with a background job on the same devices.
 
     Arguments:
-        path: a plan for one device, or a profile.
-        batch_size: samples per step of a background profile.
+        path: file of the background job: a plan for one device, or a profile.
+        batch_size: samples per step of the background job, if `path` is a profile.
     """
     from hocket.planning.background.background_job import background_job, beside
 
@@ -110,9 +117,9 @@ class BackgroundTables:
 
     Attributes:
         title: title of the table of metrics.
-        figures: rows of the table of metrics.
+        figures: rows of the table of metrics: name, value alone, value with the background job.
         about_devices: title of the table of devices.
-        devices: rows of the table of devices.
+        devices: rows of the table of devices; devices with equal values share a row.
         notes: sentences below the tables.
     """
 
@@ -128,7 +135,7 @@ _DEVICES = ("device", "idle alone", "idle together", "background's pace", "sampl
 
 
 def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
-    """Build the tables and notes, with advice if the foreground is slowed down."""
+    """Build the tables, and notes with advice if the foreground is slowed down."""
     from hocket.util.units import show_bytes, show_number, show_ranges, show_seconds
 
     alone, together = found.steady
@@ -190,7 +197,7 @@ def in_report(one: BackgroundTables, found: "Collocated") -> "BackgroundSection"
 
 
 def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
-    """Yield the cause of the foreground's slowdown, advice, options without effect."""
+    """Yield sentences: cause of the slowdown, advice, options without an effect."""
     from hocket.planning.background.tuning import remedies
     from hocket.program.instruction import Kind
     from hocket.simulation.background.replay import COLLECTIVE
@@ -228,7 +235,7 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
 
 
 def _changed(before: "Collocation", after: "Collocation") -> str:
-    """Return the command-line option that changes `before` to `after`."""
+    """Return the option of the command line that changes rules `before` to `after`."""
     if after.launch_s != before.launch_s and after.launch_s is not None:
         return f"--launch-ms {after.launch_s * 1e3:g}"
     if after.slowdown_limit != before.slowdown_limit:

@@ -83,7 +83,7 @@ def compare(
 
 
 def print_parts(parts: "Parts") -> None:
-    """Print the parts of an update's error, one per row."""
+    """Print the parts of an update's prediction error, one per row."""
     from hocket.cli.output.table import in_seconds, print_table
 
     unit, cells = in_seconds([seconds for _, seconds, _ in parts.rows])

@@ -25,20 +25,21 @@ Explain = Annotated[
 ]
 Candidates = Annotated[bool, typer.Option("--candidates", help="Also list refused candidates, each with its reason.")]
 Report = Callable[[int, int, str], None]
-"""Progress callback with (done, total, label)."""
-_LEAST = 0.0005  # smaller shares and gains count as zero
+"""Progress callback with (done, total, label); a total of 0 is unknown."""
+_LEAST = 0.0005  # shares of the critical path, and gains, below this count as zero
 
 
 class Explained:
-    """Bottlenecks of a plan, and what-if results.
+    """Explanation of a plan: its bottlenecks, and what-if results.
 
     Arguments:
         opened: the plan and its profile.
         answers: what-if results to show.
-        verdict: comparison with a baseline strategy.
-        runner_up: sentence on the second-best candidate.
-        amplification: keys "best", "runner_up" and "limit", if the search had an amplification limit.
-        buckets: sentence on gradient buckets.
+        verdict: comparison of the best plan with a pipeline and the best plan without one.
+        runner_up: sentence on the second-best candidate; empty for none.
+        amplification: amplification of the "best" plan and of the "runner_up" (None without one), and the "limit";
+            None if the search had no limit.
+        buckets: sentence on gradient buckets; empty for none.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class Explained:
         self.predicted = opened.plan.predicted or opened.predicted
 
     def shares(self) -> dict[str, float]:
-        """Compute each part's share of the critical path, the largest first.
+        """Return the share of the critical path by part, the largest share first.
 
-        Parts are "compute", "link NAME", "host link" and "waiting".
+        Parts are "compute", "link NAME", "host link" and "waiting". Shares below 0.05 % are left out.
         """
         path = self.path
         seconds = {"compute": sum(path.compute_s.values()), "host link": path.host_s, "waiting": path.waiting_s}
@@ -70,7 +71,7 @@ class Explained:
         return {name: s / whole for name, s in sorted(seconds.items(), key=lambda one: -one[1]) if s >= _LEAST * whole}
 
     def fullest(self) -> tuple[int, float]:
-        """Find the device (or group) with the fullest memory, and the share in use."""
+        """Return the device (or group) with the fullest memory, and its share in use."""
         cluster = self.plan.group.cluster
         shares = {d: size / cluster.capacity_bytes(d) for d, size in self.predicted.peak_memory_bytes.items()}
         device = max(shares, key=lambda d: (shares[d], -d))
@@ -145,10 +146,11 @@ class Explanation:
     """Explanation of a search's best plan, computed when it is printed.
 
     Attributes:
-        explain: show bottlenecks and what-if results.
-        refusals: show refused candidates.
-        explained: function of a search's result; computes bottlenecks and what-if results. It may take seconds.
-        refused: function of a search's result; returns the refused candidates. It may take seconds.
+        explain: True to show bottlenecks and what-if results.
+        refusals: True to show refused candidates.
+        explained: function (result of the search, progress callback) that computes bottlenecks and what-if results. It
+            may take seconds.
+        refused: function of the search's result that returns the refused candidates. It may take seconds.
     """
 
     explain: bool
@@ -176,7 +178,7 @@ class Explanation:
 
 
 def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
-    """Return a what-if result as plain data; gains are shares of the throughput."""
+    """Return a what-if result as plain data; gains are relative to the throughput now."""
     return {
         "question": answer.question.text,
         "same_plan": answer.same,
@@ -208,15 +210,22 @@ def print_answers(answers: "Sequence[ScenarioResult]", title: str) -> None:
 
 
 def answered(answers: "Sequence[ScenarioResult]") -> "list[ScenarioResult]":
-    """Return the results to show.
+    """Return the what-if results to show.
 
-    A scenario with another device speed is left out if it has no result: the rate for the compute dtype is unknown.
+    A scenario with another device speed is left out if it has no result. This happens if the device's rate for the
+    compute dtype is unknown.
     """
     return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
 
 
 def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
-    """Print refused candidates with reasons: first by least missing memory."""
+    """Print refused candidates with reasons.
+
+    Candidates that were refused for memory come first, the least missing memory before more.
+
+    Arguments:
+        most: maximum number of rows.
+    """
     ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
     rows = [[one.strategy, one.config or "any", one.reason] for one in ordered[:most]]
     if rows:
@@ -224,7 +233,11 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
 
 
 def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
-    """Explain the best plan of an analytic model."""
+    """Explain the best plan of an analytic model.
+
+    Arguments:
+        found: result of the search, a `SizedSearch`.
+    """
     from hocket.planning.explain.baseline_comparison import of_sizes
     from hocket.planning.explain.what_if import ask_sizes, fewer, usual
     from hocket.planning.load import LoadedPlan
@@ -244,7 +257,13 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
 def explained_profile(
     profiles: "Mapping[str, ModelProfile]", found: Any, request: "PlanRequest", progress: Report | None = None
 ) -> Explained:
-    """Explain the best plan of a profiled job."""
+    """Explain the best plan of a profiled job.
+
+    Arguments:
+        profiles: the job's profiles by path, one for each tensor-parallel size.
+        found: result of the search, a `Search`.
+        request: what the search was asked for.
+    """
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
     from hocket.planning.explain.what_if import ask_profile, usual
     from hocket.planning.load import LoadedPlan

@@ -30,7 +30,17 @@ Deadline = Annotated[
 def goal_from(
     objective: str | None, tokens: float | None, samples: float | None, deadline: str | None, sequence: int = 0
 ) -> "Goal":
-    """Build the goal from the options; see `hocket.planning.goals.goal.goal_of`."""
+    """Build the goal of a search from options (hocket/planning/goals/goal.py).
+
+    Arguments:
+        objective: "time", "cost" or "devices"; None for the default.
+        tokens, samples: length of the training; at most one of them.
+        deadline: duration as text, such as "30d".
+        sequence: tokens per sample of an analytic model; 0 for a profile.
+
+    Raises:
+        InputError: an option is out of range, or options contradict each other.
+    """
     from math import inf
 
     from hocket.errors import InputError
@@ -45,7 +55,7 @@ def goal_from(
 
 
 def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iterator[str]:
-    """Yield the best plan's time, cost and devices for the goal.
+    """Yield sentences on the best plan: cost, training time and missed deadline.
 
     Arguments:
         equation_s: training time by the dissertation's equation 4.4, in seconds; None to leave it out.
@@ -67,7 +77,7 @@ def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iter
 
 
 def goal_json(planned: "Planned[Any]", equation_s: float | None = None) -> dict[str, Any]:
-    """Return the goal's result as plain data, with all sub-clusters that were tried."""
+    """Return the goal and its result as plain data, with all sub-clusters tried."""
     from hocket.util.schema import as_data
 
     data = {

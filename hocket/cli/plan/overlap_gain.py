@@ -8,11 +8,15 @@ from hocket.util.units import show_ranges, show_seconds
 if TYPE_CHECKING:
     from hocket.program.trace.overlap import Overlap
 
-MOST_SHOWN = 8  # devices in the table
+MOST_SHOWN = 8  # maximum number of devices in the table
 
 
 def overlap_row(found: "Overlap | None") -> list[list[str]]:
-    """Return a row with the gain by overlap; no row without gradient all-reduces."""
+    """Return one row (name, text) with the gain by overlap.
+
+    Arguments:
+        found: overlap in a simulated plan; None gives no row: the plan has no gradient all-reduces.
+    """
     if found is None:
         return []
     gain_s = found.apart_iteration_s - found.iteration_s
@@ -24,9 +28,10 @@ def overlap_row(found: "Overlap | None") -> list[list[str]]:
 
 
 def print_overlap(found: "Overlap | None") -> None:
-    """Print a table with a row for the first replica of every stage.
+    """Print the overlap of backwards and gradient all-reduces, a row per device.
 
-    It has up to `MOST_SHOWN` rows.
+    The rows are the first replica of every stage, at most `MOST_SHOWN`. Without gradient all-reduces (None) nothing is
+    printed.
     """
     if found is None:
         return

@@ -263,7 +263,7 @@ def plan(
 
 
 def _buckets(word: str) -> str | float:
-    """Parse --buckets: a size in bytes, or a word."""
+    """Parse --buckets: return a size in bytes, or a word such as "auto"."""
     from hocket.util.units import read_size
 
     try:
@@ -273,7 +273,16 @@ def _buckets(word: str) -> str | float:
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "RunFeedback | None":
-    """Read measurements of an earlier plan's run from the folder of the new plan."""
+    """Read the measurements of an earlier run of this profile on this cluster.
+
+    They are read from the folder of the new plan.
+
+    Arguments:
+        output: file of the new plan; None for the current folder.
+
+    Returns:
+        Measurements of the earlier run; None if there are none.
+    """
     from hocket.planning.predict.feedback import experience_of
 
     folder = output.resolve().parent if output else Path()
@@ -281,7 +290,7 @@ def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) 
 
 
 def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
-    """Return the path of a profile corrected by a run, relative to the plan's folder."""
+    """Return the file name, in the plan's folder, of a profile corrected by a run."""
     width = f"-{profile.tensor}" if profile.tensor > 1 else ""
     return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
 
@@ -297,9 +306,15 @@ def _report(
     """Print the result of a search, and write the best plan.
 
     Arguments:
+        output: file for the best plan; None to write none.
         rows: number of candidates to print.
-        corrected: profiles corrected by a run, by path. They are not written yet; the best plan's profile is written
-            beside the plan.
+        json: True to print one JSON document.
+        why: explanation to print.
+        corrected: profiles corrected by a run, by file name in the plan's folder; not written yet. The best plan's
+            profile is written beside the plan.
+
+    Raises:
+        RefusedError: no candidate fits. With `json`, the command exits with the error's code instead.
     """
     from hocket.cli.output.tables import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError

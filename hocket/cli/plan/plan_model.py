@@ -37,8 +37,15 @@ _LEGEND = {
 def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Explanation") -> None:
     """Print the result of a search, and write the best plan and its profile.
 
+    Arguments:
+        output: file for the best plan; None to write none.
+        rows: number of layouts to print.
+        json: True to print one JSON document.
+        why: explanation to print.
+
     Raises:
-        RefusedError: no layout fits; the error names the nearest miss.
+        RefusedError: no layout fits; the error names the layout that misses the least memory. With `json`, the command
+            exits with the error's code instead.
     """
     from hocket.cli.plan.goals import goal_json, goal_lines, print_parts
     from hocket.errors import HocketError
@@ -72,7 +79,7 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
 
 
 def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
-    """Return a search as plain data.
+    """Return the search over layouts of an analytic model as plain data.
 
     Arguments:
         fits: True if some layout fits into memory.
@@ -176,7 +183,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
 
 
 def _on_types(best: "SimulatedLayout") -> str:
-    """Describe the number of layers of each stage, by device type."""
+    """Describe the stages on each device type, such as "stages of 4-4 layers on v100"."""
     names, kinds = best.space.types
     own: dict[str, list[str]] = {}
     for place, (begin, end) in zip(cycle(best.mesh.stands), pairwise((0, *best.mesh.ends)), strict=False):

@@ -100,7 +100,15 @@ def scaling(
 
 
 def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteration, str, tuple[str, ...]]":
-    """Return a function that plans an iteration, the model's name, and notes."""
+    """Return a function that plans an iteration, the model's name, and notes.
+
+    Arguments:
+        model: file of a profile or an analytic model, or the name of a published model.
+        batch: samples per update on one device.
+
+    Returns:
+        The function returns seconds of the best iteration, for a cluster, a batch size and a limit of seconds.
+    """
     from hocket.planning.goals.time_to_accuracy import any_mesh, data_parallel
     from hocket.planning.search.notes import note_of_types
     from hocket.planning.search.request import PlanRequest
@@ -116,13 +124,18 @@ def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteratio
 def _networks(
     iteration: "Iteration", cluster: "Cluster", words: list[str], found: "Scaling", ends: tuple[int, int]
 ) -> "tuple[str, dict[float, Scaling]]":
-    """Predict the scaling from the fewest to the most devices for other bandwidths.
+    """Predict the scaling for other bandwidths of one cluster level.
+
+    Arguments:
+        words: values of --bandwidth, such as "cluster=0.1x"; factor 1 is always included.
+        found: the scaling with the cluster's own bandwidth.
+        ends: the fewest and the most devices; other numbers of devices are not predicted.
 
     Returns:
-        The level's name, and the result by the level's bandwidth in bytes per second.
+        The level's name, and the scaling by the level's bandwidth in bytes per second; empty without `words`.
 
     Raises:
-        InputError: bandwidths of two levels.
+        InputError: a value that is no level and factor, or bandwidths of two levels.
     """
     from hocket.cli.plan.scenarios import level_factor
     from hocket.errors import InputError
@@ -158,7 +171,7 @@ def _print_networks(level: str, networks: "dict[float, Scaling]") -> None:
 
 
 def _data(found: "Scaling") -> dict[str, Any]:
-    """Return the result as plain data."""
+    """Return a scaling as plain data."""
     from hocket.util.schema import as_data
 
     rows = [

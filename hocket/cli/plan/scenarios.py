@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def link_scenarios(key: str, told: Sequence[str] | None) -> "list[Scenario]":
-    """Build a scenario for each changed level, such as server=2x.
+    """Build a scenario for each changed level of links.
 
     Arguments:
-        key: attribute of Change, and name of the option.
+        key: attribute of `Change`, and name of the option: "bandwidth" or "latency".
+        told: values of the option, such as "server=2x"; None for no scenario.
     """
     from hocket.hardware.change import Change
     from hocket.planning.explain.what_if import Scenario
@@ -24,10 +25,12 @@ def link_scenarios(key: str, told: Sequence[str] | None) -> "list[Scenario]":
 
 
 def factor_scenarios(label: str, key: str, told: Sequence[str] | None) -> "list[Scenario]":
-    """Build a scenario for each factor, such as 2x.
+    """Build a scenario for each factor.
 
     Arguments:
-        key: attribute of Change; the option has its name.
+        label: first words of the scenario's name.
+        key: attribute of `Change`, such as "host_link"; the option has the same name, with hyphens.
+        told: values of the option, such as "2x"; None for no scenario.
     """
     from hocket.hardware.change import Change
     from hocket.planning.explain.what_if import Scenario
@@ -40,6 +43,7 @@ def batch_scenarios(told: Sequence[str] | None, batch_size: int) -> "list[Scenar
     """Build a scenario for each batch size or factor.
 
     Arguments:
+        told: values of --batch: a number of samples, or a factor such as "2x"; None for no scenario.
         batch_size: current samples per update.
     """
     from hocket.planning.explain.what_if import Scenario
@@ -64,7 +68,7 @@ def factor_of(text: str, place: str) -> float:
     """Parse a factor such as 2x, 0.5x, +10% or -20%.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: any other text, or a factor that is not above 0; the error names the option `place`.
     """
     from math import inf, nan
 
@@ -86,7 +90,7 @@ def level_factor(text: str, place: str) -> tuple[str, float]:
     """Parse a level and a factor, such as server=2x.
 
     Raises:
-        InputError: any other text, at `place`.
+        InputError: any other text; the error names the option `place`.
     """
     from hocket.errors import InputError
 

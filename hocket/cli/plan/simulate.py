@@ -205,6 +205,10 @@ def simulate(
 def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
     """Read the trace of a run, for a report that compares it with the prediction.
 
+    Arguments:
+        report: file of the report; None raises an error.
+        program: name of the program that must have run.
+
     Raises:
         InputError: no report is written, or the trace is of another program.
     """
@@ -221,9 +225,12 @@ def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
 
 
 def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
-    """Describe the amplification, planned and measured.
+    """Describe the amplification of a plan, as planned and as measured.
 
-    Empty if the strategy does not yield idle devices.
+    Empty if the strategy does not yield idle devices to other jobs.
+
+    Arguments:
+        real: trace of a run; None for the planned amplification only.
     """
     from hocket.errors import InputError
     from hocket.planning.burst.amplification import amplification_of
@@ -238,7 +245,7 @@ def _lent(opened: "LoadedPlan", real: "Trace | None") -> str:
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:
-    """Return rows with the traffic of tensor-parallel groups, summed over all ranks."""
+    """Return rows with the bytes sent inside and between tensor-parallel groups."""
     from hocket.util.units import show_bytes
 
     between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
@@ -246,7 +253,11 @@ def _sent_by_groups(summary: "Summary") -> list[list[str]]:
 
 
 def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
-    """Return rows with the traffic between devices and hosts, and the peak on hosts."""
+    """Return rows with the traffic between devices and hosts, and the peak on hosts.
+
+    Arguments:
+        size_bytes: bytes swapped in an iteration, in both directions.
+    """
     from hocket.util.units import show_bytes, show_peaks
 
     ways = (swapped.in_bytes, swapped.out_bytes)

@@ -99,7 +99,18 @@ def what_if(
 
 
 class _WhatIfOptions:
-    """Subject of the scenarios: a given plan, or the best plan of a search."""
+    """Subject of what-if scenarios: a plan file, or the best plan of a search.
+
+    Attributes:
+        answer: function from a scenario to its result.
+        cluster, batch_size: current cluster, and current samples per update.
+        now: description of the current plan.
+        samples_per_s: predicted throughput of the current plan.
+        of_profile: True if layers were profiled; then a scenario's rate scales their times.
+        swaps: True if the current plan swaps values to host memory.
+        could_search: True for a plan file without --replan, which is not planned again.
+        within: description of the plan's swapping; empty without swapping.
+    """
 
     def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool) -> None:
         from hocket.errors import InputError
@@ -114,7 +125,7 @@ class _WhatIfOptions:
         self.answer: Any
         self.of_profile = self.swaps = False
         self.could_search = cluster is None and not replan
-        self.within = ""  # how an unchanged plan swaps
+        self.within = ""
         self.cluster: Cluster
         if cluster is None:
             opened = open_plan(model)

@@ -45,9 +45,9 @@ class DemoOutcome:
 
     Attributes:
         candidate: the plan and its prediction.
-        turned: measurements of the training run.
-        paced_iteration_s: predicted iteration time at the machine's pace during the run.
-        waits_share: share of an iteration spent waiting for cores.
+        turned: measurements of the training run, which took turns with the other strategies.
+        paced_iteration_s: iteration seconds predicted with each device as slow as it was during the run.
+        waits_share: share of an iteration that waits for cores of other processes add.
     """
 
     candidate: Evaluated
@@ -62,7 +62,7 @@ class DemoOutcome:
 
     @property
     def parts(self) -> Parts | None:
-        """Parts of the prediction's error; None if they were not measured."""
+        """Prediction error in parts: pace, waits, model; None if it was not measured."""
         measured, pace = self.summary.iteration_s, self.turned.pace
         if measured is None or pace is None:
             return None
@@ -86,9 +86,9 @@ class DemoOutcome:
 
 
 def check_own(output: Path) -> None:
-    """Refuse a folder with files that the demo did not write.
+    """Refuse a folder that holds files other than those of an earlier demo.
 
-    The demo would overwrite a user's `profile.json` or `cluster.yaml` there.
+    In such a folder the demo could overwrite a user's `profile.json` or `cluster.yaml`.
 
     Raises:
         InputError: names such a file.
@@ -104,10 +104,13 @@ def check_own(output: Path) -> None:
 
 
 def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
-    """Run the demo and write its files to `output`; a second run overwrites them.
+    """Run the demo and write its files to the folder `output`.
+
+    A second run overwrites the files of the first.
 
     Arguments:
-        text: a text to train on; None for Python's own source files.
+        text: file of a text to train on; None for Python's own source files.
+        workers: number of worker processes.
         steps: steps to train under each strategy.
         json: print one JSON document instead of progress and tables.
 
@@ -210,7 +213,16 @@ def _trained(
 ) -> list[DemoOutcome]:
     """Train all plans in turns, and predict each at the machine's pace.
 
-    Turns make all plans see the same load of the machine.
+    In turns, all plans see the same load of the machine.
+
+    Arguments:
+        best: plan of each strategy, by name.
+        output: folder for the measured traces.
+        steps: steps to train under each plan.
+        say: function that prints a line of progress.
+
+    Returns:
+        Outcomes in the order of `best`.
     """
     plans, traces = [candidate.plan for candidate in best.values()], [output / f"{n}.measured.json" for n in best]
 
@@ -246,12 +258,15 @@ def _check_text(text: Path) -> None:
 
 
 def _one_each(candidates: tuple[Evaluated, ...], workers: int) -> dict[str, Evaluated]:
-    """Return the best plan of each strategy that uses all workers.
+    """Return the best plan of each strategy, by name, among plans on all workers.
 
     Except for data_parallel, only plans with several stages count.
 
+    Arguments:
+        candidates: candidates of a search, best first.
+
     Raises:
-        InputError: no such plan.
+        InputError: no candidate uses all workers.
     """
     best: dict[str, Evaluated] = {}
     for candidate in candidates:
@@ -300,7 +315,10 @@ def _print_rows(outcomes: list[DemoOutcome]) -> None:
 
 
 def _print_errors(rows: Sequence[DemoRow]) -> None:
-    """Print mean absolute errors, and the slowdown of the plan predicted fastest."""
+    """Print mean absolute errors, and the slowdown of the plan predicted fastest.
+
+    It prints them for predictions before the run, and for predictions at the machine's pace.
+    """
     for what, errors, slower in (
         ("predicted", [abs(row.error) for row in rows], slower_by(rows)),
         ("at the machine's pace", [abs(row.paced_error) for row in rows], slower_by(rows, paced=True)),
@@ -316,4 +334,4 @@ def _loud(line: str) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Print nothing: --json prints one document at the end."""
+    """Print nothing, because --json prints one document at the end."""

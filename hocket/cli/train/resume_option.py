@@ -7,7 +7,7 @@ import typer
 from hocket.cli.output.option_places import OptionCommand
 
 MUST = "must"
-"""Value of a --resume without a value."""
+"""Value that stands for --resume without a value: there must be a checkpoint."""
 AUTO = "auto"
 
 Resume = Annotated[
@@ -31,7 +31,13 @@ class ResumingCommand(OptionCommand):
 
 
 def spelled_out(words: list[str]) -> list[str]:
-    """Join a value to every --resume before `--`, as --resume=VALUE."""
+    """Give every --resume before `--` a value, in the form --resume=VALUE.
+
+    The value is "auto" if the next word is `auto`, and MUST otherwise.
+
+    Arguments:
+        words: words of the command line behind the command.
+    """
     end = words.index("--") if "--" in words else len(words)
     found: list[str] = []
     for before, word in zip(["", *words], words[:end], strict=False):
@@ -45,5 +51,9 @@ def spelled_out(words: list[str]) -> list[str]:
 
 
 def read_resume(text: str | None) -> "bool | str":
-    """Convert to the option `resume` of `hocket.train`, which refuses other values."""
+    """Convert the value of --resume to the argument `resume` of `hocket.train`.
+
+    Returns:
+        False for None, True for MUST, otherwise the text. `hocket.train` refuses texts other than "auto".
+    """
     return text is not None and (text == MUST or text)

@@ -1,11 +1,9 @@
-"""Calibration: factors of measured to estimated seconds by kind of operator.
+"""Calibration: measured seconds per estimated second, by kind of operator.
 
-They are fitted to one measured profile.
-
-Rules of this file: nothing is measured here. A layer's seconds are the sum over its operators of their estimated
-seconds times the factor of their kind. Factors are non-negative and explain the measured layers best. The factor of a
-rare kind is drawn towards the factor of all kinds together. Least squares, over layers and microbatch sizes; no outside
-source.
+Rules of this file: nothing is measured here. The factors are fitted to one measured profile. A layer's seconds are the
+sum over its operators of estimated seconds times the factor of the operator's kind. Factors are non-negative. They are
+fitted by least squares over layers and microbatch sizes. The factor of a rare kind is drawn towards the factor of all
+kinds together. The method has no outside source.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +26,7 @@ from hocket.util.schema import as_data, read_as
 FORMAT = "hocket-calibration-1"
 LAUNCH = "launch"
 """Kind of all operators so small that the launch determines their seconds."""
-_PULL = 0.02  # weight of the pull towards the factor of all kinds together, relative to all squares
+_PULL = 0.02  # weight of the regularization towards the factor of all kinds together, relative to all squares
 _MOST = 1e6
 
 
@@ -38,9 +36,10 @@ class Calibration:
 
     Attributes:
         forward, backward: factors by kind of operator (`KINDS`, and "launch"). Kinds that did not occur have the factor
-            of all.
+            of all kinds together.
         step: factor of optimizer steps.
-        source: the profile that they were fitted to, and the error of the sum of its layers before; for people.
+        source: the profile that the factors were fitted to, and the error of its estimated total seconds before, as
+            readable text.
     """
 
     device_type: str
@@ -63,7 +62,11 @@ class Calibration:
                     raise InputError(f"{place}.{kind}".rstrip("."), str(factor), f"a factor from 0 to {_MOST:.0e}")
 
     def check(self, device: DeviceType) -> None:
-        """Refuse a device type that differs from the measured one."""
+        """Refuse a device type that differs from the measured one.
+
+        Raises:
+            InputError: it differs.
+        """
         if device.name != self.device_type:
             raise InputError("calibration", f"factors of {self.device_type}", f"factors of {device.name}")
 
@@ -97,14 +100,23 @@ class Calibration:
 def calibrated_s(
     operators: Iterable[Operator], device: DeviceType, dtype: str, factors: Mapping[str, float] | None
 ) -> float:
-    """Seconds of operators one after the other, each times the factor of its kind."""
+    """Seconds of operators that run one after the other, each times a factor.
+
+    Arguments:
+        dtype: data type of matrix products without one.
+        factors: factors by kind of operator; None for 1.
+    """
     if factors is None:
         return sum(operator_s(one, device, dtype) for one in operators)
     return sum(factors.get(kind, 1.0) * took_s for kind, took_s in by_kind(operators, device, dtype).items())
 
 
 def by_kind(operators: Iterable[Operator], device: DeviceType, dtype: str) -> dict[str, float]:
-    """Estimated seconds of operators, by kind."""
+    """Estimated seconds of operators, by kind (`KINDS`, and LAUNCH).
+
+    Arguments:
+        dtype: data type of matrix products without one.
+    """
     found: dict[str, float] = {}
     for one in operators:
         took_s = operator_s(one, device, dtype)
@@ -117,11 +129,12 @@ def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calib
     """Fit calibration factors of a device type to a measured profile.
 
     Arguments:
-        sketch: the same job, for the same microbatch sizes.
+        sketch: operators of the same job, for the same microbatch sizes.
         device: the device type of `measured`.
 
     Raises:
-        InputError: the profiles are of two models, or have other sizes or layers; or the device types differ.
+        InputError: model, layers or microbatch sizes of `sketch` and `measured` differ, or `measured` is of another
+            device type.
     """
     plain = sketch.profile
     if measured.digest_of_model != plain.digest_of_model:
@@ -155,9 +168,13 @@ def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calib
 
 
 def _fit(rows: list[dict[str, float]], took: list[float]) -> dict[str, float]:
-    """Factors by kind that explain the measured seconds of the rows best.
+    """Fit factors by kind of operator to measured seconds of layers.
 
     The sum over all rows is exact.
+
+    Arguments:
+        rows: estimated seconds by kind, one row for each layer and microbatch size.
+        took: measured seconds of each row.
     """
     kinds = sorted({kind for row in rows for kind in row})
     table = np.array([[row.get(kind, 0.0) for kind in kinds] for row in rows], dtype=float)

@@ -1,6 +1,7 @@
-"""Estimated profile of a sketched job on a device type.
+"""Estimated profile of a job on a device type, from the operators of its layers.
 
-It is an ordinary profile with estimated seconds.
+The result is an ordinary profile with estimated seconds. The operators come from a sketch
+(profiling/operators_only.py).
 
 Rules of this file: nothing is allocated and nothing runs. The head of `cost/kernels.py` describes the cost of
 operators.
@@ -18,10 +19,11 @@ from hocket.profiling.profile import WORKED_OUT, ModelProfile
 
 
 def costed(sketch: Sketch, device: DeviceType, calibration: Calibration | None = None) -> ModelProfile:
-    """Estimate the profile of a sketched job on a device type.
+    """Estimate the profile of a job on a device type.
 
     Arguments:
-        calibration: factors of the device type, fitted to a measured profile of another job.
+        sketch: operators and bytes of the job's layers.
+        calibration: factors of the device type, fitted to a measured profile; None for 1.
 
     Raises:
         InputError: the device type has no rate for the model's data type, or the calibration is for another device
@@ -51,9 +53,9 @@ def costed(sketch: Sketch, device: DeviceType, calibration: Calibration | None =
 
 
 def _once(profile: ModelProfile) -> Sequence[Layer]:
-    """Layers with parameters that no earlier layer has, and layers without parameters.
+    """Layers, except layers with parameters that all appear in earlier layers.
 
-    Each parameter is stepped once.
+    The optimizer steps each parameter once.
     """
     seen: set[str] = set()
     found = []

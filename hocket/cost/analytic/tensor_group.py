@@ -1,6 +1,6 @@
-"""Cost of a tensor-parallel group: its ranks, with their reductions and gathers.
+"""Seconds of a tensor-parallel rank, with all-reduces and gathers of its group.
 
-A rank waits for each reduction and gather, so they are part of its forward and backward (Narayanan's dissertation,
+A rank waits for each all-reduce and gather, so they are part of its forward and backward (Narayanan's dissertation,
 section 4.2.3).
 """
 
@@ -14,11 +14,11 @@ from hocket.profiling.profile import ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
-    """Profile of one rank, including its group's reductions and gathers.
+    """Profile of one tensor-parallel rank, with all-reduces and gathers of its group.
 
     Arguments:
-        profile: profile of one rank, without these.
-        group: a group with as many ranks as the profile's `tensor` says.
+        profile: profile of one rank, without them.
+        group: cluster of tensor-parallel groups, each with as many ranks as the profile's `tensor` says.
     """
     if profile.tensor == 1:
         return profile
@@ -30,9 +30,9 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
 
 
 def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
-    """The profile with seconds for every device type of the cluster.
+    """The profile with seconds of computation for every device type of the cluster.
 
-    Only computation scales with the type.
+    For a type that the profile does not know, they are scaled by the ratio of peak rates.
     """
     names = {node.device_type: None for node in cluster.nodes} or {cluster.device_type: None}
     found = [profile.on(name) for name in profile.elsewhere]

@@ -1,9 +1,9 @@
 """Analytic profile of a transformer on a device type, without measurement.
 
-Rules of this file: nothing is allocated and nothing runs. Figures are those of one of `tensor` devices, without the
-reductions among these, because reductions depend on the links (`Layer.reductions` and `Layer.gathers` count them). The
-head of `cost/kernels.py` describes the cost of operators, `profiling/analytic/transformer_blocks.py` the operators of a
-block.
+Rules of this file: nothing is allocated and nothing runs. Seconds and bytes are those of one rank of a tensor-parallel
+group, without all-reduces and gathers inside the group, because these depend on the links (`Layer.reductions` and
+`Layer.gathers` count them). The head of `cost/kernels.py` describes the cost of operators,
+`profiling/analytic/transformer_blocks.py` the operators of a block.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,18 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of a parameter's weight, gradient and optimizer state, and of its step.
+    """Bytes of one parameter: weight, gradient, optimizer state and memory traffic.
 
-    The default is training in 16 bits with exact gradients, an exact copy of the weights, and Adam's two moments. A
-    step reads the gradient twice (once for its norm), reads and writes the three exact numbers, and writes the weight.
-    A microbatch's gradient is added to the gradients before it when it is computed. If that is a separate pass
-    (Megatron-LM, `main_grad.add_`), it moves `adding_bytes`.
+    The default is mixed-precision training: 16-bit weights, 32-bit gradients, a 32-bit copy of the weights, and Adam's
+    two moments in 32 bits.
+
+    Attributes:
+        dtype: data type of the weights.
+        weight_bytes, gradient_bytes, optimizer_bytes: bytes in memory.
+        step_bytes: bytes that a step reads and writes. By default it reads the gradient twice (once for its norm),
+            reads and writes the three 32-bit numbers, and writes the weight.
+        adding_bytes: bytes that are read and written to add a microbatch's gradient to the gradients before it, if
+            this is a separate pass (Megatron-LM, `main_grad.add_`); else 0.
     """
 
     dtype: str = "float16"
@@ -49,10 +55,10 @@ class BlockExecution:
 
     Attributes:
         tensor: number of ranks.
-        recompute: recomputation inside of every block: "none"; "selective" for the tensors of attention between scores
+        recompute: recomputation inside every block: "none"; "selective" for the tensors of attention between scores
             and values; "full" for everything but the block's input (Narayanan's dissertation, section 4.3.5).
-        sequence_parallel: True if blocks work on slices of the sequence, except between column- and row-parallel
-            layers.
+        sequence_parallel: True if each rank of the group works on a slice of the sequence, except between column- and
+            row-parallel layers.
     """
 
     tensor: int = 1
@@ -60,7 +66,12 @@ class BlockExecution:
     sequence_parallel: bool = False
 
     def check(self, model: Transformer) -> None:
-        """Refuse an unknown recomputation, or slices that do not divide the sequence."""
+        """Refuse an unknown `recompute`, or ranks that do not divide the sequence.
+
+        Raises:
+            InputError: `recompute` is unknown; or blocks are sequence parallel, and the group has one rank, or its
+                ranks do not divide the sequence.
+        """
         if self.sequence_parallel and (self.tensor == 1 or model.sequence % self.tensor):
             raise InputError(
                 "sequence_parallel",
@@ -85,12 +96,12 @@ def analytic(
     Arguments:
         execution: tensor-parallel size, recomputation and sequence parallelism of the blocks.
         precision: bytes of each parameter.
-        calibration: factors of the device type, fitted to a measured profile.
-        microbatch_sizes: samples of a microbatch, for each entry of the profile.
+        calibration: factors of the device type, fitted to a measured profile; None for 1.
+        microbatch_sizes: microbatch sizes of the profile, in samples.
 
     Raises:
-        InputError: the tensor-parallel size does not divide the model, the recomputation is unknown, the device type
-            has no rate for the data type, or the calibration is for another device type.
+        InputError: the tensor-parallel size does not divide the model or its sequence, the recomputation is unknown,
+            the device type has no rate for the data type, or the calibration is for another device type.
     """
     execution.check(model)
     check_rate(device, precision.dtype)
@@ -132,7 +143,7 @@ def analytic(
 
 @dataclass(frozen=True)
 class _Figures:
-    """A block's figures for one microbatch size, recomputation included."""
+    """Costs of one layer for one microbatch size, recomputation included."""
 
     forward_s: float
     backward_s: float
@@ -152,7 +163,7 @@ class _RankCosts:
     calibration: Calibration | None
 
     def layer(self, blocks: Sequence[BlockCost]) -> Layer:
-        """A layer, from its costs for each microbatch size."""
+        """Build a layer of the profile from its costs for each microbatch size."""
         block, precision, device = blocks[0], self.precision, self.device
         own = [self._figures(one) for one in blocks]
         again = self.execution.recompute == "full" and block.kind == "block"

@@ -1,7 +1,7 @@
 """Background job on one device that uses capacity left by a foreground job.
 
-Rules of this file: a description of the job, independent of who runs it. `contention.Collocation` describes how it
-shares a device.
+Rules of this file: a description of the job, independent of what runs it. `Collocation` in cost/contention.py
+describes how it shares a device.
 Source: Park et al., DeepPool (MLSys 2022), section 5: jobs of one device each, of low priority.
 """
 
@@ -14,12 +14,12 @@ from hocket.errors import InputError
 
 
 class Launch(NamedTuple):
-    """One launch: work that a job submits to its device at once.
+    """One launch: work that a job submits to its device in one piece.
 
     Attributes:
-        seconds: seconds alone on the device.
-        demand: share of the device that it needs meanwhile, more than 0, at most 1.
-        kind: part of the step, such as "backward"; empty if not known.
+        seconds: seconds of the launch alone on the device.
+        demand: share of the device that it needs while it runs, more than 0, at most 1.
+        kind: part of the training step, such as "backward"; empty if not known.
     """
 
     seconds: float
@@ -33,9 +33,9 @@ class Background:
 
     Attributes:
         name: name of the job.
-        samples: samples of one step.
+        samples: samples of one training step.
         launches: launches of one step, in order. Steps follow each other without a gap.
-        memory_bytes: peak bytes on a device.
+        memory_bytes: peak memory on a device.
     """
 
     name: str
@@ -53,9 +53,14 @@ class Background:
 
     @classmethod
     def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":
-        """Make a background job for which only the step time is known.
+        """Make a background job for which only the seconds of a step are known.
 
-        Its launches are at most `launch_s` long and need the whole device.
+        Its launches have equal lengths and need the whole device.
+
+        Arguments:
+            samples: samples of one step.
+            step_s: seconds of a step alone on a device.
+            launch_s: maximum seconds of a launch; None for one launch a step.
         """
         return cls(name, samples, (Launch(step_s),)).divided(launch_s)
 
@@ -77,7 +82,7 @@ class Background:
     def divided(self, launch_s: float | None) -> "Background":
         """The job with launches of at most `launch_s` seconds.
 
-        Longer launches are divided into equal parts.
+        Longer launches are divided into equal parts. With None the job does not change.
         """
         if launch_s is None:
             return self
@@ -88,6 +93,6 @@ class Background:
         return Background(self.name, self.samples, tuple(found), self.memory_bytes)
 
     def alone(self) -> "Background":
-        """The job with launches that need the whole device."""
+        """The job with launches that all need the whole device."""
         whole = tuple(launch._replace(demand=1.0) for launch in self.launches)
         return Background(self.name, self.samples, whole, self.memory_bytes)

@@ -1,14 +1,14 @@
 """Demand: the share of a device that a layer needs while it runs.
 
-Another job can have the rest. A layer's share is the larger of two:
+Another job can have the rest of the device. A layer's demand is the larger of two shares:
 
-- its speed relative to its best speed (samples per second, at the measured microbatch size with the most; figure 4 of
-  DeepPool shows this for a whole model),
-- the bytes of its own weights relative to the bytes that the device's memory moves in that time (a forward reads them;
-  a backward reads them and writes gradients).
+- its throughput relative to its best throughput (in samples per second, over all measured microbatch sizes; figure 4
+  of DeepPool shows this for a whole model),
+- the bytes of its weights relative to the bytes that the device's memory moves in that time (a forward reads the
+  weights; a backward reads them and writes gradients).
 
-One number stands for processors and memory, so that predictions err to the slow side. The share is 1 for a profile with
-one microbatch size, for a step, and for time that belongs to no layer. On a CPU, every share is 1: if a small
+One number stands for processors and memory, so that predictions err to the slow side. The demand is 1 for a profile
+with one microbatch size, for a step, and for time that belongs to no layer. On a CPU every demand is 1: if a small
 microbatch takes relatively longer there, the threads are busy in that time.
 Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5. Deriving the share from a profile is Hocket's own method.
 """
@@ -29,9 +29,9 @@ class LayerDemand(NamedTuple):
     """One layer of a forward or backward, or an instruction without layers.
 
     Attributes:
-        fraction: fraction of the instruction's seconds.
-        demand: share of the device, 0 to 1.
-        layer: index of the layer, -1 for none.
+        fraction: fraction of the instruction's seconds that the layer takes.
+        demand: share of the device that the layer needs, 0 to 1.
+        layer: index of the layer; -1 for an instruction without layers.
     """
 
     fraction: float
@@ -43,10 +43,7 @@ WHOLE = (LayerDemand(1.0, 1.0),)
 
 
 class LayerCosts(Protocol):
-    """Interface of a cost model for device shares.
-
-    It has costs of layers by device, and layers of stages.
-    """
+    """Interface of a cost model that this module needs."""
 
     @property
     def cluster(self) -> Cluster:
@@ -54,24 +51,29 @@ class LayerCosts(Protocol):
 
     @property
     def cuts(self) -> Sequence[StageCut]:
-        """Layers by stage."""
+        """The stages."""
 
     @property
     def samples(self) -> Sequence[int]:
-        """Samples of each microbatch."""
+        """Samples of each microbatch of a batch."""
 
     def columns_on(self, device: int) -> Columns:
         """Costs of all layers on a device."""
 
     def ready_fractions(self, stage: int, samples: int) -> Sequence[float]:
-        """Time of each bucket in a backward, as a fraction of the backward."""
+        """When each gradient bucket is complete, as a fraction of the backward."""
 
 
 def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of a device by layer, for forwards and for backwards of a microbatch.
+    """Demand of every layer: the share of a device that it needs.
+
+    Arguments:
+        columns: costs of the layers on the device.
+        samples: samples of the microbatch.
+        memory_bandwidth_bytes_per_s: bandwidth of the device's memory.
 
     Returns:
-        Two arrays of shape (layers,).
+        Demands of the forward and of the backward; two arrays of shape (layers,).
     """
     profile, figures = columns.profile, columns.at(samples)
     sizes = profile.microbatch_sizes
@@ -92,11 +94,12 @@ def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float)
 def works(
     costs: LayerCosts, instruction: Instruction, samples: int, first: int = -1, last: int = -1
 ) -> tuple[LayerDemand, ...]:
-    """A compute instruction layer by layer, in the order of time.
+    """Layers of a compute instruction in the order of time, with their demands.
 
     Arguments:
-        first, last: for a backward, the buckets between which it is considered (simulation/engine/nodes.py); (-1, -1)
-            for all of it.
+        samples: samples of the instruction's microbatches.
+        first, last: for a part of a backward, the gradient buckets after which the part begins and ends; -1 for begin
+            and end of the backward (`Signature` in simulation/engine/nodes.py).
 
     Returns:
         Layers with fractions that sum to 1.
@@ -118,14 +121,23 @@ def works(
 
 
 def mean_demand(costs: LayerCosts, instruction: Instruction) -> float:
-    """Mean share of its device that a compute instruction needs."""
+    """Mean share of its device that a compute instruction needs, from 0 to 1.
+
+    It is the share for the largest microbatch of a batch.
+    """
     return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
 
 
 def _between(
     layers: Sequence[int], seconds: np.ndarray, shares: np.ndarray, begin: float, end: float
 ) -> tuple[LayerDemand, ...]:
-    """Parts of consecutive layers between two fractions of their total time."""
+    """Layers that run between two fractions of the total time of some layers.
+
+    Arguments:
+        layers: the layers in the order in which they run.
+        seconds, shares: seconds and demand of every layer of the profile.
+        begin, end: the two fractions, 0 to 1.
+    """
     total = float(seconds[list(layers)].sum())
     if total <= 0 or end <= begin:
         return WHOLE

@@ -1,13 +1,13 @@
 """Contention of a plan's gradient collectives with computation.
 
 Rules of this file: contention exists only if the cluster file describes it for the level that a bucket's group spans
-(`Level.overlap`). In `contention.py`, computation and all-reduces do not have special speeds beside each other. They
-are loads instead: a use that stretches a time by a factor x is a load of x - 1 beside one's own load of 1, on a
-resource of capacity 1.
+(`Level.overlap`). `cost/contention.py` has no special rule for computation beside all-reduces. The slowdown is
+described by two kinds of resources of capacity 1. The instruction that is slowed has a load of 1 on the resource. The
+instruction that slows it by a factor x has a load of x - 1.
 
-- A device's speed: each all-reduce loads it, and computation is governed by it.
-- A bucket's speed on a device: computation loads it, and the bucket's all-reduce is governed by it. The all-reduce runs
-  at the pace of its slowest rank.
+- A device's speed: each all-reduce loads it, and it determines the speed of computation.
+- A bucket's speed on a device: computation loads it, and it determines the speed of the bucket's all-reduce. The
+  all-reduce runs at the pace of its slowest rank.
 
 Reduce-scatters of gradients and all-gathers of new weights contend like an all-reduce of as many bytes.
 """
@@ -24,12 +24,14 @@ from hocket.program.instruction import Instruction, Kind, ValueKind
 from hocket.program.passes.borders import StageCut, Tie
 
 _WEIGHTS = -1
-"""Used instead of a bucket number for a gather of weights."""
+"""Number that stands for the weights of a stage, in place of a gradient bucket."""
 Members = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
 class _Contention(NamedTuple):
-    """Relative slowdowns of a bucket.
+    """Mutual slowdowns of computation and one bucket's all-reduce.
+
+    Both are relative increases in time: 0 for none, 1 if the time doubles.
 
     Attributes:
         computation: slowdown of computation by the bucket's all-reduce.
@@ -41,7 +43,7 @@ class _Contention(NamedTuple):
 
 
 class ContentionModel:
-    """Contention of the collectives of one plan; see the head of this file."""
+    """Contention of the collectives of one plan (see the docstring of this module)."""
 
     def __init__(
         self, cluster: Cluster, cuts: Sequence[StageCut], ties: Sequence[Tie], memory: PlanMemory, members: Members
@@ -49,23 +51,24 @@ class ContentionModel:
         """Take the parts of a cost model.
 
         Arguments:
-            members: function that extends a group by its ranks in other columns.
+            ties: weights that several stages share.
+            members: function that adds to a group of devices the ranks in other columns.
         """
         self._cluster, self._cuts, self._ties = cluster, cuts, ties
         self._memory, self._members = memory, members
 
     def threads(self, instruction: Instruction) -> int:
-        """Threads of a collective; 0 for the library's default."""
+        """Communication threads of a collective; 0 for the library's default."""
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
             return 0
         value = instruction.reads[0]
         return self._cuts[value.stage].threads_of(value.part) if value.what is ValueKind.ACCUMULATOR else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
-        """Shared speeds that a collective of gradients or weights uses.
+        """Resources through which a collective of gradients or weights contends.
 
         Returns:
-            None for a norm, or without a model of contention.
+            None for the collective of a norm, or without a model of contention.
         """
         value = instruction.reads[0]
         gathers = instruction.kind is Kind.ALL_GATHER
@@ -81,9 +84,9 @@ class ContentionModel:
         return (*speeds, *(Use(("bucket", device, *key), 1.0, Sharing.SPEED) for device in members))
 
     def slowed(self, device: int) -> tuple[Use, ...]:
-        """Shared speeds that computation on a device uses.
+        """Resources through which computation on a device contends.
 
-        These are the device's own and those of its buckets.
+        These are the device's speed and the speeds of its buckets.
         """
         return self._slowed.get(device, ())
 
@@ -103,7 +106,10 @@ class ContentionModel:
 
     @cached_property
     def _contention(self) -> dict[tuple[int, int], _Contention]:
-        """Contention of each bucket, and of weights, on levels with a model of contention."""
+        """Contention of each gradient bucket, and of gathered weights (_WEIGHTS).
+
+        The keys are (stage, bucket). Only levels with a model of contention are included.
+        """
         return {(stage, bucket): found for stage, bucket, found in self._each()} if self._cluster.contends else {}
 
     def _each(self) -> Iterator[tuple[int, int, _Contention]]:
@@ -125,7 +131,7 @@ class ContentionModel:
                         yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
 
     def _key(self, stage: int, bucket: int) -> tuple[int, int]:
-        """Key of a bucket. All stages of a tied bucket share it."""
+        """Key of a gradient bucket. All stages with the same tied weights have one key."""
         own = max(1, len(self._cuts[stage].buckets))
         if bucket < own:
             return stage, bucket

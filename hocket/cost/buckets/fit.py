@@ -1,8 +1,9 @@
-"""Fit of an `OverlapModel` to measured overlap, with the errors of the fit.
+"""Fit of an `OverlapModel` to measured overlap of computation and all-reduces.
 
 Rules of this file: errors are relative to the measured times, so that short and long tasks weigh the same. Startup and
-rates are fitted first, with one rate for each number of threads; then the curve through these rates.
-Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
+rates of all-reduces are fitted first, with one rate for each number of communication threads; then the curve through
+these rates.
+Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2. Equation numbers in this file are of this paper.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
 LEAST_BESIDE = 0.3
-"""Smallest share of an all-reduce, by time and by work, that must be beside computation to fit its rate there."""
+"""Smallest share of an all-reduce, by time and by work, that must overlap with computation to fit its rate there."""
 _LONGER = "Use a job with a longer backward (a larger model, or larger microbatches), or more draws and steps."
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -25,8 +26,8 @@ class Computed(NamedTuple):
     """One measured computation.
 
     Attributes:
-        beside_s: seconds beside communication, by communication threads.
-        apart_s: seconds without communication.
+        beside_s: seconds in which all-reduces ran at the same time, by number of communication threads.
+        apart_s: seconds in which none ran.
         alone_s: seconds of the whole computation if it runs alone.
     """
 
@@ -39,10 +40,10 @@ class Moved(NamedTuple):
     """One measured all-reduce.
 
     Attributes:
-        threads: communication threads.
+        threads: number of communication threads.
         size_bytes: bytes of its gradients.
-        beside_s: seconds beside computation.
-        apart_s: seconds without computation.
+        beside_s: seconds in which computation ran at the same time.
+        apart_s: seconds in which no computation ran.
     """
 
     threads: int
@@ -52,7 +53,7 @@ class Moved(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """An all-reduce that ran entirely beside computation, or entirely alone."""
+    """Seconds of an all-reduce entirely beside computation, or entirely alone."""
 
     threads: int
     size_bytes: float
@@ -60,12 +61,13 @@ class _Whole(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A fitted model with its mean absolute errors, relative to the measured times.
+    """A fitted model with its mean absolute errors, relative to the measured values.
 
     Attributes:
-        computed_error: error for computation beside communication.
-        beside_error: error for all-reduces beside computation.
-        alone_error: error for all-reduces alone.
+        model: the fitted model.
+        computed_error: error of the work that computations do in their measured time.
+        beside_error: error of the seconds of all-reduces beside computation.
+        alone_error: error of the seconds of all-reduces alone.
     """
 
     model: OverlapModel
@@ -75,13 +77,17 @@ class Fitted(NamedTuple):
 
 
 def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> Fitted:
-    """Fit an overlap model.
+    """Fit an overlap model to measurements.
 
-    Fitted are computation's share (equation 5), startup (equation 4), and rates beside computation and alone (equation
-    6).
+    The fitted parameters are the speed that computation keeps (equation 5), the startup of an all-reduce (equation 4),
+    and the rates of all-reduces beside computation and alone (equation 6).
+
+    Arguments:
+        workers: number of workers in the ring of the all-reduces.
 
     Raises:
-        InputError: there are too few measurements of one kind, or times of 0 or less.
+        InputError: there are fewer than two workers, too few measurements of one kind, or times of 0 or less; or the
+            measurements show no progress of computation beside communication, or no growth of time with bytes.
     """
     if workers < 2:
         raise InputError("workers", str(workers), ">= 2: one worker reduces nothing")
@@ -99,7 +105,7 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     startup_s, rates = _rates(alone_ones, carried, "alone")
     alone = _curve(rates)
     model = OverlapModel(kept, taken, alone, alone, startup_s / hops, workers)
-    # The share that was done alone is known. The rest was done beside computation.
+    # The share of an all-reduce that was done without computation is known. The rest was done beside computation.
     long = [one for one in partly if one.beside_s >= LEAST_BESIDE * (one.beside_s + one.apart_s)]
     shares = [(one, 1 - one.apart_s / model.alone_s(one.size_bytes, one.threads)) for one in long]
     beside_ones = [
@@ -127,9 +133,9 @@ def _error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _share(computed: Sequence[Computed]) -> tuple[float, float]:
-    """Fit alpha_1 and alpha_2.
+    """Fit alpha_1 and alpha_2 of equation 5.
 
-    Beside r threads, computation keeps alpha_1 - alpha_2 r of its speed.
+    Beside r communication threads, computation keeps the share alpha_1 - alpha_2 r of its speed.
     """
     beside = np.array([sum(one.beside_s.values()) / one.alone_s for one in computed])
     threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
@@ -150,26 +156,26 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
 
 
 def _done(one: Computed, model: OverlapModel) -> float:
-    """Share of a computation that a model predicts for its measured time.
+    """Share of a computation that is done in its measured time, according to a model.
 
-    A perfect model predicts 1.
+    A perfect model gives 1.
     """
     return (one.apart_s + sum(seconds * model.share(r) for r, seconds in one.beside_s.items())) / one.alone_s
 
 
 def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
-    """Fit one startup, and bytes per second by threads.
+    """Fit seconds of startup, and bytes per second by number of communication threads.
 
-    If samples of one number of threads show no growth with bytes, they are added to the nearest other number of
-    threads.
+    If the all-reduces with one number of threads do not take longer for more bytes, they are added to those with the
+    nearest other number of threads.
 
     Arguments:
         moved: all-reduces beside computation, or all-reduces alone.
-        carried: bytes through each worker per byte of gradients.
-        what: "beside computation" or "alone", for errors.
+        carried: bytes that each worker sends per byte of gradients.
+        what: "beside computation" or "alone", for error messages.
 
     Raises:
-        InputError: even all samples together show no growth.
+        InputError: even all all-reduces together do not take longer for more bytes, or all have the same size.
     """
     counted = list(moved)
     while True:
@@ -187,9 +193,15 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
 
 
 def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, float]]:
-    """Fit one startup, and seconds per byte by threads.
+    """Fit seconds of startup, and seconds per byte by number of communication threads.
 
     Seconds per byte may be negative.
+
+    Arguments:
+        carried: bytes that each worker sends per byte of gradients.
+
+    Raises:
+        InputError: all all-reduces have the same size.
     """
     kinds = sorted({one.threads for one in moved})
     table = np.zeros((len(moved), 1 + len(kinds)))
@@ -209,9 +221,13 @@ def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, flo
 
 
 def _curve(rates: dict[int, float]) -> Rate:
-    """Fit gamma_1 to gamma_3.
+    """Fit gamma_1 to gamma_3 of equation 6 (`Rate`).
 
-    For each decay, the rest is a line. The best decay is searched on a grid, then refined.
+    For a given decay (gamma_3), the other two follow from linear least squares. The best decay is searched on a grid,
+    then refined.
+
+    Arguments:
+        rates: bytes per second by number of communication threads.
     """
     threads = np.array(sorted(rates), dtype=float) ** EXPONENT
     measured = np.array([rates[r] for r in sorted(rates)])
@@ -235,7 +251,7 @@ def _curve(rates: dict[int, float]) -> Rate:
 
 
 def _least(of: Callable[[float], float], low: float, high: float) -> float:
-    """Minimum of a unimodal function by golden-section search."""
+    """Position of a unimodal function's minimum, by golden-section search."""
     while high - low > 1e-10:
         one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         low, high = (low, other) if of(one) <= of(other) else (one, high)

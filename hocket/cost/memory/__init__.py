@@ -1,1 +1,1 @@
-"""Memory of a stage: bytes of each value of an instruction."""
+"""Memory: bytes of values, and of instructions while they run."""

@@ -1,7 +1,9 @@
-"""Bundles: pieces of borders in stages that run several microbatches at once.
+"""Bundles: microbatches that a stage runs together, and pieces of their messages.
 
-Rules of this file: the same behaviour as runtime/stage/bundles.py, for values. Pieces are copied from a bundle's
-output, and joined into a bundle's input.
+An activation or gradient on a stage boundary is a piece: the microbatches that go from one device to another together.
+Pieces are copied from the output of a bundle, and joined into the input of a bundle.
+
+Rules of this file: the same behaviour as runtime/stage/bundles.py, for values.
 """
 
 from collections.abc import Iterator
@@ -14,9 +16,10 @@ BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
 
 class Bundles:
-    """The bundles of one plan's stages.
+    """Bundles and pieces of one plan's stages.
 
     Arguments:
+        cuts: the stages.
         samples: samples of each microbatch of a batch.
     """
 
@@ -24,16 +27,20 @@ class Bundles:
         self._cuts, self._samples = cuts, samples
 
     def piece(self, value: Value) -> int:
-        """Microbatches in an activation or gradient.
+        """Number of microbatches in an activation or gradient.
 
-        The number divides the bundles of both stages.
+        It divides the number of microbatches in the bundles of both stages.
         """
         return gcd(self._cuts[value.stage].merged, self._cuts[value.part].merged)
 
     def samples_in(self, instruction: Instruction, value: Value, samples: int) -> int:
-        """Samples of one value of an instruction.
+        """Number of samples of one value of an instruction.
 
-        Activations and gradients of a bundle have the samples of their piece.
+        An activation or gradient that a forward or backward of a bundle reads or writes has the samples of a piece.
+        All other values have the samples of the instruction.
+
+        Arguments:
+            samples: samples of the instruction's microbatches.
         """
         merged = self._cuts[instruction.stage].merged
         if merged == 1 or value.what not in BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
@@ -49,11 +56,17 @@ class Bundles:
         return self._cuts[value.part if value.what is ValueKind.ACTIVATION else value.stage]
 
     def split(self, value: Value) -> bool:
-        """True if the value is one of several pieces copied from a bundle's output."""
+        """True if an activation or gradient is one of several pieces of a bundle's output.
+
+        Pieces are copies.
+        """
         return self.maker(value).merged > self.piece(value)
 
     def joined(self, value: Value, device: int) -> bool:
-        """True if a device copies the value when it joins the pieces of a bundle."""
+        """True if a device copies an activation or gradient to join it with other pieces.
+
+        It does so if it runs the bundle that reads the value, and the bundle has several pieces.
+        """
         reader = self.reader(value)
         return reader.merged > self.piece(value) and reader.device(value.index) == device
 

@@ -1,8 +1,8 @@
 """Memory and compute inside an instruction, layer by layer.
 
-Rules of this file: a simulated device holds an instruction's peak from its beginning on (values.py), because a plan
-must have room for it. In reality, the stash grows during a forward; during a backward it shrinks while gradients grow.
-Layers take their profiled seconds.
+Rules of this file: a simulated device holds the peak memory of an instruction from the instruction's start on
+(values.py), because a plan must have room for it. In reality, saved activations grow during a forward. During a
+backward they shrink while gradients grow. Layers take their profiled seconds.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ class InstructionProfile:
     """Memory inside one forward or backward.
 
     Attributes:
-        until: ends of its layers as shares of its seconds, ascending to 1; shape (layers,).
+        until: end of each layer as a fraction of the instruction's seconds, ascending to 1; shape (layers,).
         below_bytes: for each layer, bytes by which the device holds less than the peak while the layer runs; shape
             (layers,).
-        demand: share of the device that it needs, as the mean over its layers.
+        demand: share of the device that the instruction needs, as the mean over its layers.
     """
 
     until: np.ndarray
@@ -32,13 +32,13 @@ class InstructionProfile:
 
 
 Insides = dict[tuple[Kind, int, bool], InstructionProfile]
-"""Profiles by kind, stage, and True for a recomputed forward."""
+"""Profiles by kind of instruction, stage, and True for a recomputed forward."""
 
 
 def insides(costs: CostModel, program: Program) -> Insides:
-    """Memory inside every stage's forwards and backwards.
+    """Memory inside the forwards and backwards of every stage.
 
-    Each is for the first microbatch of the program's prologue or period.
+    Each profile is that of the first such instruction in the program's prologue or period.
     """
     found: Insides = {}
     for part in (program.prologue, program.period):

@@ -2,13 +2,14 @@
 
 Rules of this file:
 
-- Positions are those of the stage's layers, ascending. A backward visits them from the last to the first.
-- A tensor between layers that autograd keeps lives until the backward of the first layer that keeps it. Its gradient
-  lives from the last layer that reads the tensor to the layer that made it.
-- If a profile does not know which layers keep a tensor, a layer's stash is all its own, and gradients between the
-  layers of a stage are not counted.
-- Gradients that meet are added out of place. Torch adds in place only if no hook observes the operations and nothing
-  else refers to the first gradient.
+- A position is the index of a layer in the stage, ascending. A backward visits the positions from the last to the
+  first.
+- A tensor between layers that autograd saves lives until the backward of the first layer that saves it. The tensor's
+  gradient lives from the last layer that reads the tensor to the layer that made it.
+- If a profile does not know which layers save a tensor, each layer's saved activations are counted at this layer, and
+  gradients between the layers of a stage are not counted.
+- If a tensor has several readers, its gradients are added out of place. Torch adds in place only if no hook observes
+  the operations and nothing else refers to the first gradient.
 
 Source: none; measured facts about torch's autograd engine, see profiling/measure/memory.py.
 """
@@ -21,32 +22,34 @@ import numpy as np
 from hocket.cost.compute import LayerFigures
 from hocket.profiling.profile import ModelProfile
 
-LOSS_BYTES = 8.0  # the loss's gradient is one number, which stays until the backward is over
+LOSS_BYTES = 8.0  # the gradient of the loss is one number, which stays until the backward is over
 
 Span = tuple[float, int, int]  # bytes, and the first and last position at which they are there
 
 
 @dataclass(frozen=True)
 class Walk:
-    """One stage at one number of samples; arrays by position.
+    """Bytes of one stage's layers and tensors at one microbatch size.
+
+    Arrays are by position.
 
     Attributes:
-        inner: bytes that autograd keeps inside a layer, without tensors between layers.
+        inner: bytes that autograd saves inside a layer, without tensors between layers.
         outputs: bytes of the tensors that leave the layer.
-        working, backward_bytes, fresh_bytes: as in a profile's layer.
-        made: bytes of weight gradients by position and bucket.
-        waiting: by position and bucket, parts of gradients that exist before the gradient is complete and is added to
-            an accumulator.
-        passing: tensors between layers that the stash does not keep: bytes, position of the layer that makes them, and
-            the last position that reads them, or past the end if they leave the stage.
-        kept: tensors between layers that the stash keeps: bytes, the position that makes them, the first position that
-            keeps them, and the last position as above.
+        working, backward_bytes, fresh_bytes: as in a layer of the profile.
+        made: bytes of weight gradients by position and gradient bucket.
+        waiting: by position and bucket, bytes of parts of gradients that exist before the gradient is complete and is
+            added to an accumulator.
+        passing: tensors between layers that the stage does not save: bytes, position of the layer that makes the
+            tensor, and last position that reads it (the number of layers if the tensor leaves the stage).
+        kept: tensors between layers that the stage saves for its backward: bytes, position of the layer that makes the
+            tensor, first position that saves it, and last position as above.
         leaving: bytes of the tensors that leave the stage.
         gradients: gradients of tensors that the stage's layers read, with the positions at which they exist.
-        joined: by position, memory at the moment when a layer's backward is over except that one of its gradients is
-            still added to an earlier one: the sum and all that the layer has made, minus the memory that it has freed
-            by then. 0 if there is no such gradient.
-        known: True if the profile knows which layers keep a tensor.
+        joined: by position, additional memory at the moment when the layer's backward is over but one of its gradients
+            is still added to an earlier gradient: the sum and all that the layer has made, minus the memory that it
+            has freed by then. 0 if there is no such gradient.
+        known: True if the profile knows which layers save a tensor.
     """
 
     inner: np.ndarray
@@ -73,12 +76,14 @@ class Walk:
         readers: Mapping[int, int] | None = None,
         waiting: np.ndarray | None = None,
     ) -> "Walk":
-        """The walk over some layers of a profile.
+        """Build the walk over the layers of a stage.
 
         Arguments:
-            made: bytes of weight gradients by position and bucket.
-            readers: for tensors that leave the stage, the number of other stages that read them.
-            waiting: bytes of parts of gradients, like `made`; zero if not given.
+            figures: costs of the profile's layers at the microbatch size.
+            layers: the stage's layers, ascending.
+            made: bytes of weight gradients by position and gradient bucket.
+            readers: by index of a tensor that leaves the stage, the number of other stages that read it.
+            waiting: bytes of parts of gradients, with the shape of `made`; zero if not given.
         """
         own, readers = list(layers), readers or {}
         place = {layer: k for k, layer in enumerate(own)}
@@ -137,15 +142,15 @@ class Walk:
 
     @property
     def stash_bytes(self) -> float:
-        """Bytes that a forward keeps for its backward."""
+        """Bytes of activations that a forward saves for its backward."""
         return float(self.inner.sum()) + sum(size for size, *_ in self.kept)
 
     def forward_peak(self, kept: bool, leaves: bool) -> float:
-        """Maximum bytes that a forward adds.
+        """Maximum bytes that a forward adds to the memory at its start.
 
         Arguments:
-            kept: True if it keeps the stash.
-            leaves: True if it makes tensors that leave the stage.
+            kept: True if the forward saves activations for its backward.
+            leaves: True if it makes the tensors that leave the stage.
         """
         end = len(self.inner) - 1
         before = np.cumsum(self.inner) - self.inner
@@ -162,12 +167,12 @@ class Walk:
         return float((before + self._there(earlier) + self.inner + self.outputs + self.working).max())
 
     def backward_peak(self, fresh: Iterable[int], gradients: float) -> float:
-        """Maximum bytes that a backward adds to the memory at its beginning.
+        """Maximum bytes that a backward adds to the memory at its start.
 
-        The memory at the beginning includes the stash.
+        The memory at the start includes the saved activations.
 
         Arguments:
-            fresh: buckets with gradients that it makes instead of adding to existing ones.
+            fresh: gradient buckets that the backward allocates, instead of adding to existing gradients.
             gradients: bytes of gradients that it makes for other stages.
         """
         made = self.made[:, list(fresh)].sum(axis=1)
@@ -185,7 +190,7 @@ class Walk:
         return float((held + before + alone).max()) - self.stash_bytes
 
     def _there(self, spans: Iterable[Span]) -> np.ndarray:
-        """Bytes at each position of tensors that exist during spans of positions."""
+        """Bytes at each position of tensors that exist during given spans of positions."""
         change = np.zeros(len(self.inner) + 1)
         for size, first, last in spans:
             if first <= last:

@@ -1,8 +1,9 @@
 """Bytes of every value, and memory of an instruction while it runs and afterwards.
 
-Rules of this file: `hold` is the maximum that an instruction adds to its device's memory, `net` the change that remains
-when it has finished. Between the two, the walk over the stage's layers (stage_walk.py) decides, so that a backward that
-frees the stash while it makes gradients is not counted with both.
+Rules of this file: `hold` is the maximum that an instruction adds to its device's memory while it runs, `net` the
+change that remains when it has finished. The maximum of a forward or backward comes from the walk over the stage's
+layers (stage_walk.py): a backward frees saved activations while it makes gradients, so both together are never counted
+in full.
 Source: Narayanan's dissertation, section 3.3.3 (MEMORY), extended by optimizer state, gradients, buffers and working
 memory.
 """
@@ -30,23 +31,24 @@ class StageBytes:
     """Bytes of one stage that do not depend on the microbatch.
 
     Attributes:
-        weights_bytes: bytes of the whole weights.
+        weights_bytes: bytes of the whole (unsharded) weights.
         optimizer_bytes: bytes of one replica's optimizer state.
         buffers_bytes: bytes of buffers.
-        bucket_of: bytes of gradients that are complete at a layer position, by position and bucket; shape (layers,
-            buckets).
-        made_of: the same, at the position where their memory is allocated: the last layer that uses the parameter.
-        waiting: for parameters that several layers of the stage use, by position and bucket: bytes of gradients during
-            a backward, before the first of these layers has its part and they are added to the accumulator.
+        bucket_of: bytes of gradients, by the position (index in the stage) of the layer that completes them in the
+            backward, and by gradient bucket; shape (layers, buckets).
+        made_of: the same bytes, by the position of the layer that allocates them in the backward, which is the last
+            layer that uses the parameter.
+        waiting: for parameters that several layers of the stage use, bytes of partial gradients that exist during the
+            backward of a layer, until all parts are there and are added to the accumulator; by position and bucket.
         groups: for every bucket, the layers with gradients in it.
-        summed: for every bucket, True if its gradients are summed over devices. Then they are in flat memory, which is
+        summed: for every bucket, True if its gradients are summed over devices. They are then in flat memory, which is
             allocated as a whole.
-        gaps_bytes: for every bucket, maximum bytes between the gradients in flat memory.
+        gaps_bytes: for every bucket, maximum bytes between the gradients in flat memory (alignment, padding).
         step_bytes: temporary memory of an optimizer step.
-        shard_bytes: bytes of the part of the weights that one replica's step writes, if that is not all.
-        stepped: share of the stage's weights that one replica's step is for.
+        shard_bytes: bytes of the shard of the weights that one replica's step writes; 0 without sharding.
+        stepped: share of the stage's weights that one replica's step updates.
         replicas: number of replicas that the state is sharded over.
-        gathers: True if no weights are kept whole (program.StageShape).
+        gathers: True if weights are whole only during a forward or backward (`StageShape.gathers`).
     """
 
     weights_bytes: float
@@ -71,11 +73,15 @@ class StageBytes:
 
 
 def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tuple[Tie, ...]) -> StageBytes:
-    """Constant bytes of one stage. Parameters shared by its layers count once.
+    """Bytes of one stage that do not depend on the microbatch.
+
+    Parameters that several of its layers use count once.
 
     Arguments:
-        s: number of the stage.
-        every: all ties of the model.
+        columns: costs of the profile.
+        cuts: all stages.
+        s: index of the stage.
+        every: all weights that several stages share.
     """
     cut, ties = cuts[s], tuple(tie for tie in every if s in tie.stages)
     layers, sizes = columns.profile.layers, columns.parameters
@@ -88,9 +94,10 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
     last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
     groups: list[set[int]] = [set() for _ in range(table.shape[1])]
     weights = optimizer = 0.0
-    shared_weights = shared_optimizer = 0.0  # shared with other stages
+    shared_weights = shared_optimizer = 0.0  # bytes of parameters that are shared with other stages
     seen: set[str] = set()
-    # Ascending: a parameter's gradient is complete with the first layer that uses it, which the backward visits last.
+    # Layers are visited in ascending order: a gradient is complete after the first layer that uses the parameter,
+    # which the backward visits last.
     for i in cut.layers:
         layer = layers[i]
         if not layer.parameters:
@@ -145,11 +152,15 @@ class PlanMemory:
     """Bytes of values and instructions of one plan.
 
     Arguments:
-        columns: figures of the profile.
+        columns: costs of the profile.
         cuts: the stages.
         samples: samples of each microbatch of a batch.
-        swaps: True if values may be swapped. Then every value has separate memory, even if the stash keeps it as well,
-            and returns it.
+        swaps: True if values may be swapped to the host. Then every value has separate memory, even if it is among the
+            saved activations, and no memory is pooled.
+
+    Attributes:
+        bundles: microbatches that stages run together.
+        stages: bytes of each stage that do not depend on the microbatch.
     """
 
     def __init__(
@@ -162,7 +173,10 @@ class PlanMemory:
         ties = ties_of(profile, cuts)
         self.stages = tuple(stage_bytes(columns, cuts, s, ties) for s in range(len(cuts)))
         self._added: dict[tuple[int, int], int] = {}
-        """By (stage, bucket) with weights shared on the same devices (order.together): the first of these stages."""
+        """For weights that several stages share on the same devices: (stage, bucket) -> first of these stages.
+
+        See `together` in program/order.py.
+        """
         for s, cut in enumerate(cuts):
             for k, tie in enumerate(tie for tie in ties if s in tie.stages):
                 if len({frozenset(cuts[t].devices) for t in tie.stages}) == 1:
@@ -171,10 +185,10 @@ class PlanMemory:
         self._sizes: dict[tuple[ValueKind, int, int, int], float] = {}
 
     def value_bytes(self, value: Value, samples: int) -> float:
-        """Bytes of one value.
+        """Bytes of the content of one value.
 
         Arguments:
-            samples: samples of its microbatch, for values that depend on them.
+            samples: samples of the value's microbatches, for values that depend on them.
         """
         key = (value.what, value.stage, value.part, samples)
         found = self._sizes.get(key)
@@ -214,25 +228,28 @@ class PlanMemory:
         return float(sum(figures.tensor_bytes[i] for i in indices))
 
     def _crossing(self, value: Value) -> tuple[int, ...]:
-        """Tensors of an activation or gradient."""
+        """Indices of the profile's tensors in an activation or gradient."""
         found = tuple(self._borders[(value.stage, value.part)])
         if value.what is ValueKind.ACTIVATION:
             return found
         return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
 
     def own(self, value: Value) -> bool:
-        """True if tensor-parallel ranks have different parts of a border value.
+        """True if an activation or gradient has a tensor that differs among ranks.
 
-        It is enough if one tensor of the activation or gradient differs.
+        Ranks are those of a tensor-parallel group (`Tensor.own`).
         """
         return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
 
     def held_bytes(self, value: Value, device: int, samples: int) -> float:
-        """Bytes of memory of a value on one of its devices.
+        """Bytes of device memory that a value occupies on one of its devices.
 
-        An activation that the stash keeps as well needs no separate memory on the device that made it: the stash stays
-        until its backward is over, and so until every reader has the activation. Several tensors in one message, and
-        gradients in a flat bucket, are aligned.
+        An activation that is also among the saved activations needs no separate memory on the device that made it:
+        they stay until their backward is over, and so until every reader has the activation. Several tensors in one
+        message, and gradients in a flat bucket, are aligned.
+
+        Arguments:
+            samples: samples of the value's microbatches.
         """
         if value.what in _SUMS:
             stage = self.stages[value.stage]
@@ -259,9 +276,12 @@ class PlanMemory:
         return self.bundles.maker(value).device(value.index) == device
 
     def _joined_bytes(self, instruction: Instruction, samples: int) -> float:
-        """Bytes that exist twice while a bundle's pieces are joined.
+        """Bytes that exist twice while a forward or backward joins the pieces of a bundle.
 
-        Pieces are joined border by border, so this is the maximum over borders.
+        Pieces are joined for one stage boundary at a time, so this is the maximum over boundaries.
+
+        Arguments:
+            samples: samples of the instruction's microbatches.
         """
         borders: dict[tuple[int, int], float] = {}
         for value in self.bundles.joins(instruction):
@@ -270,7 +290,11 @@ class PlanMemory:
         return max(borders.values(), default=0.0)
 
     def _packed(self, value: Value, device: int) -> bool:
-        """True if an activation or gradient is copied into a message when it is written."""
+        """True if an activation or gradient is copied into a message when it is made.
+
+        It is if it goes to another device and has several tensors, or is an activation with a tensor that is not
+        contiguous in memory.
+        """
         reader = self.bundles.reader(value)
         if reader.device(value.index) == device:
             return False
@@ -278,7 +302,10 @@ class PlanMemory:
         return len(indices) > 1 or (value.what is ValueKind.ACTIVATION and not all(tensors[i].dense for i in indices))
 
     def _loose_bytes(self, value: Value, samples: int) -> float:
-        """Bytes of a border value's own tensors on its producer, without the stash."""
+        """Bytes of an activation's or gradient's tensors on the device that makes them.
+
+        Tensors that are among the saved activations are left out.
+        """
         maker = self._cuts[value.stage]
         if value.what is ValueKind.GRADIENT or maker.recompute or self._swaps:
             return self.value_bytes(value, samples)
@@ -287,9 +314,9 @@ class PlanMemory:
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
 
     def pooled(self, value: Value) -> bool:
-        """True if the memory of such a value is pooled.
+        """True if the memory of a value is pooled: kept for the next value of this kind.
 
-        Weight versions and flat buckets are pooled.
+        Weight versions and flat gradient buckets are pooled, unless the plan swaps or the stage is fully sharded.
         """
         if self._swaps:
             return False
@@ -298,12 +325,13 @@ class PlanMemory:
         return value.what in (ValueKind.WEIGHTS, ValueKind.SHARD) and not self.stages[value.stage].gathers
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
-        """Net change of device memory by an instruction.
+        """Change of device memory from before an instruction to after it.
 
         It is negative if the instruction frees more than it makes.
 
         Arguments:
-            pooled: True to count values with pooled memory.
+            samples: samples of the instruction's microbatches.
+            pooled: True to count values with pooled memory as well.
         """
         inherited = {heir_of(instruction, value) for value in instruction.writes}
         made = [v for v in self._new(instruction) if pooled or not self.pooled(v)]
@@ -311,22 +339,26 @@ class PlanMemory:
         return self._sum(instruction, made, samples) - self._sum(instruction, gone, samples)
 
     def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
-        """Maximum bytes that an instruction adds while it runs; never below 0.
+        """Maximum bytes that an instruction adds to device memory while it runs.
+
+        The result is never below 0.
 
         Arguments:
-            pooled: True to count new values with pooled memory, which is allocated at the beginning.
+            samples: samples of the instruction's microbatches.
+            pooled: True to count new values with pooled memory as well, which is allocated at the start.
         """
         figures = self._columns.at(samples)
         new = self._new(instruction)
         taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
-        # Flat memory is allocated as a whole when the instruction begins, also if it is returned later.
+        # Flat memory is allocated as a whole when the instruction begins, even if it is not pooled.
         flat = [v for v in new if v.what is ValueKind.ACCUMULATOR and self._flat(v)]
         flat_bytes = self._sum(instruction, flat, samples)
         own = [v for v in new if not self.pooled(v) and v not in flat]
         whole = self._sum(instruction, own, samples)
         match instruction.kind:
             case Kind.LOAD:
-                # All tensors of the microbatch's samples, and their stack. The stage keeps the tensors that it reads.
+                # The tensors of all samples of the microbatch, and their stack. Afterwards the stage holds only the
+                # tensors that it reads.
                 tensors = self._columns.profile.tensors
                 whole = max(
                     whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
@@ -348,7 +380,7 @@ class PlanMemory:
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
                 whole += self._added_bytes(v for v in instruction.reads if v.stage == instruction.stage)
-        # Messages are packed, and bundles divided, at the end. Then the packed or divided values exist twice.
+        # Messages are packed, and bundles divided into pieces, at the end. These values then exist twice.
         moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
         if moving:
             besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
@@ -361,17 +393,23 @@ class PlanMemory:
         return stage.gathers or (self._swaps and stage.summed[value.part])
 
     def _added_bytes(self, values: Iterable[Value]) -> float:
-        """Bytes of gradients summed over several stages of the device, while in use.
+        """Bytes of the sums of gradients over stages of one device with tied weights.
 
-        There is one sum for each bucket.
+        A step or norm makes one sum for each gradient bucket.
+
+        Arguments:
+            values: values that the instruction reads.
         """
         shared = ((v.stage, v.part) for v in values if v.what in _SUMS)
         return sum(float(self.stages[s].bucket_bytes[b]) for s, b in shared if (s, b) in self._added)
 
     def _besides(self, value: Value, samples: int) -> float:
-        """Bytes of a value in addition to its copy, while the copy is made.
+        """Bytes of an activation or gradient in addition to its copy, while this is made.
 
-        A piece may be copied twice.
+        A piece of a bundle may be copied twice.
+
+        Arguments:
+            samples: samples of the value's microbatches.
         """
         loose = self._loose_bytes(value, samples)
         return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
@@ -384,11 +422,11 @@ class PlanMemory:
         )
 
     def _new(self, instruction: Instruction) -> list[Value]:
-        """The written values that do not take over the memory of a freed value."""
+        """Written values that need new memory, not the memory of a freed value."""
         return [v for v in instruction.writes if heir_of(instruction, v) is None]
 
     def _walk(self, stage: int, samples: int) -> Walk:
-        """Layers and tensors of one stage by position.
+        """Bytes of one stage's layers and tensors by position.
 
         They are computed once for each number of samples.
         """

@@ -1,9 +1,11 @@
 """Bytes that an iteration swaps between devices and host, by kind of tensor.
 
-The assumptions are those of the paper. A device holds one operation (one layer or pack, one microbatch) at a time, so
-all values that the next task does not share are evicted. A task is an operation; with grouping, it is one operation for
-all microbatches. A just-in-time update belongs to its backward's last task. docs/explanation/harmony.md derives every
-formula. The paper prints only those of the weights: (4m + 2)N|W|, 3N|W| and 3|W|.
+The assumptions are those of the paper. A pack is a run of layers that a device runs together. An operation is the
+forward, backward or update of one layer or pack, for one microbatch. A device holds the values of one operation at a
+time, so all values that the next task does not share are evicted. A task is an operation; with grouping, a task is the
+same operation for all microbatches. A just-in-time update belongs to the last backward task.
+docs/explanation/harmony.md derives every formula. The paper prints only those of the weights: (4m + 2)N|W|, 3N|W| and
+3|W|.
 
 Source: Harmony (HotOS 2021), section 3 and figure 5.
 """
@@ -23,17 +25,17 @@ class SwapKind(StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"  # of weights, accumulated over microbatches
     OPTIMIZER = "optimizer"
-    STASH = "stash"  # tensors that a layer's backward needs from its forward
+    STASH = "stash"  # tensors that autograd saves in a layer's forward for its backward
     ACTIVATIONS = "activations"  # from layer to layer, and the batch itself
     ACTIVATION_GRADIENTS = "activation gradients"
 
 
 class Volume(NamedTuple):
-    """Bytes of an iteration over all devices.
+    """Bytes that one kind of tensor moves in an iteration, over all devices.
 
     Attributes:
-        host_bytes: to and from hosts.
-        peer_bytes: between devices, counted once.
+        host_bytes: bytes from devices to hosts, and back.
+        peer_bytes: bytes from device to device; each transfer counts once.
     """
 
     host_bytes: float
@@ -44,7 +46,8 @@ class Volume(NamedTuple):
 class SwapLayer:
     """Bytes of one layer's tensors.
 
-    Stash and input are those of one microbatch. The input's gradient has the size of the input.
+    Saved activations (`stash_bytes`) and input are those of one microbatch. The gradient of the input has the size of
+    the input.
     """
 
     weights_bytes: float
@@ -59,18 +62,19 @@ class Scheme:
     """Execution scheme of an iteration. Each field is one of the paper's choices.
 
     Attributes:
-        devices: N.
-        microbatches: m, for one device's part of the batch; m N in total.
+        devices: number of devices, N.
+        microbatches: number of microbatches, m, in one device's share of the batch; the batch has m N.
         pipeline: True if a layer's tasks for all microbatches run on one device; False for data parallelism.
-        in_turn: True if packs are on devices in turn; False if each device has equally many neighbouring packs.
-        grouped: True if a task runs all its microbatches.
-        just_in_time: True if an update directly follows its backward.
-        peer: True if values go directly from device to device, False if through the host.
-        packs: first layers of packs; () for packs of one layer.
-        writes_clean: True if evicted values are written to the host even if it has the same copy (per-device
-            virtualisation); False if they are dropped.
-        forward: first layers of forward tasks in data parallelism, where a task runs each microbatch through all its
-            layers; () for the same as `packs`.
+        in_turn: True if consecutive packs of a pipeline are on consecutive devices, in turn; False if each device has
+            equally many neighbouring packs.
+        grouped: True if a task runs all microbatches of its device.
+        just_in_time: True if the update of a pack directly follows the pack's last backward.
+        peer: True if values go directly from device to device; False if they go through the host.
+        packs: index of the first layer of each pack; () for packs of one layer.
+        writes_clean: True if an evicted value is written to the host even if the host has the same copy (virtual
+            memory of each device alone); False if it is dropped.
+        forward: index of the first layer of each forward task, in data parallelism; () for the same as `packs`. A task
+            runs one microbatch through all its layers, then the next.
     """
 
     devices: int
@@ -85,18 +89,29 @@ class Scheme:
     forward: tuple[int, ...] = ()
 
     def first_layers(self, layers: int) -> tuple[int, ...]:
-        """First layers of packs.
+        """Index of the first layer of each pack.
+
+        Without `packs`, each layer is a pack.
+
+        Arguments:
+            layers: number of layers of the model.
 
         Raises:
-            InputError: packs do not begin at 0 or are not ascending.
+            InputError: the indices do not begin with 0, are not ascending, or are not below `layers`.
         """
         return self._checked(self.packs or tuple(range(layers)), layers)
 
     def first_forward_layers(self, layers: int) -> tuple[int, ...]:
-        """First layers of forward tasks.
+        """Index of the first layer of each forward task.
+
+        Without `forward`, each pack is a forward task.
+
+        Arguments:
+            layers: number of layers of the model.
 
         Raises:
-            InputError: they do not begin at 0 or are not ascending, or a pipeline has separate forward tasks.
+            InputError: the indices do not begin with 0, are not ascending, or are not below `layers`; or a pipeline
+                has separate forward tasks.
         """
         if self.forward and self.pipeline:
             raise InputError(
@@ -113,13 +128,22 @@ class Scheme:
         return packs
 
     def forward_device(self, pack: int, packs: int) -> int:
-        """Device of a pack's forward in a pipeline."""
+        """Device of a pack's forward in a pipeline.
+
+        Arguments:
+            pack: number of the pack.
+            packs: number of packs.
+        """
         return pack % self.devices if self.in_turn else pack * self.devices // packs
 
     def backward_device(self, pack: int, packs: int) -> int:
         """Device of a pack's backward and update in a pipeline.
 
-        If packs are on devices in turn, the round continues after the last forward.
+        If packs are on devices in turn, the backward of the last pack is on the device after that of its forward.
+
+        Arguments:
+            pack: number of the pack.
+            packs: number of packs.
         """
         return (2 * packs - 1 - pack) % self.devices if self.in_turn else self.forward_device(pack, packs)
 
@@ -145,9 +169,9 @@ def harmony_pipeline(devices: int, microbatches: int, packs: tuple[int, ...] = (
 
 
 def swap_volumes(layers: Sequence[SwapLayer], scheme: Scheme) -> dict[SwapKind, Volume]:
-    """Bytes by kind of tensor.
+    """Bytes that an iteration moves, by kind of tensor.
 
-    Sums of gradients over replicas are not swaps and do not count.
+    All-reduces of gradients are not swaps and do not count.
     """
     firsts = scheme.first_layers(len(layers))
     replicas = 1 if scheme.pipeline else scheme.devices
@@ -181,7 +205,15 @@ def swap_volumes(layers: Sequence[SwapLayer], scheme: Scheme) -> dict[SwapKind, 
 def _borders(
     layers: Sequence[SwapLayer], scheme: Scheme, device: Sequence[int], firsts: Sequence[int], seen: int
 ) -> Volume:
-    """Bytes between packs in one direction."""
+    """Bytes between consecutive packs in one direction, forward or backward.
+
+    In data parallelism, they are those of one device.
+
+    Arguments:
+        device: device of each pack.
+        firsts: index of the first layer of each pack.
+        seen: number of microbatches that a layer runs on one device.
+    """
     host, peer = 0.0, 0.0
     for k in range(1, len(firsts)):
         size = seen * layers[firsts[k]].input_bytes

@@ -23,6 +23,10 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
     """Draw a bar for each device: shares of the window by kind of instruction.
 
     If waves compute concurrently on a device, their common time counts for the instruction that began first.
+
+    Arguments:
+        events: events of the trace; those on other lanes than compute lanes are ignored.
+        devices: devices to draw, in order.
     """
     shares: dict[int, dict[str, float]] = {device: {} for device in devices}
     own_events = [event for event in events if computes(event.lane)]
@@ -68,14 +72,21 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
 
 
 def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:
-    """Return the CSS class and the meaning of each kind in drawings of `utilization`."""
+    """Return (CSS class, meaning) of each kind of instruction in drawings.
+
+    Arguments:
+        drawings: results of `utilization`.
+    """
     drawn = "".join(drawings)
     classes = {family: f"{family}0" if family in ("f", "b") else family for family in MEANINGS}
     return tuple((classes[family], MEANINGS[family]) for family in MEANINGS if f'class="{classes[family]}"' in drawn)
 
 
 def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> Markup:
-    """Draw two bars for each row (name, predicted seconds, measured seconds)."""
+    """Draw two bars for each row (name, predicted seconds, measured seconds).
+
+    A value that is None or not finite is drawn as "not measured" or "not predicted".
+    """
     left, room, each = 250.0, WIDTH - 250.0 - 120.0, 46.0
     longest = max([v for _, *pair in rows for v in pair if v is not None and isfinite(v)], default=1.0) or 1.0
     height = each * len(rows) + 22
@@ -105,6 +116,11 @@ def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x
     """Draw the loss curve of each strategy.
 
     Each curve has its own colour and dash, and its name at the right end.
+
+    Arguments:
+        curves: loss of each step, by name of the strategy; values that are not finite are left out.
+        log_axis: True for a logarithmic loss axis.
+        x_label: title of the horizontal axis.
     """
     points = {
         name: [(k + 1, float(v)) for k, v in enumerate(values) if isfinite(v) and (v > 0 or not log_axis)]
@@ -161,7 +177,13 @@ def _thinned(line: Sequence[tuple[int, float]], most: int = 1000) -> Sequence[tu
 
 
 def _apart(wanted: Mapping[str, float], gap: float, bottom: float) -> dict[str, float]:
-    """Place labels near the wanted heights, `gap` apart and not below `bottom`."""
+    """Place labels near the wanted y coordinates, without overlaps.
+
+    Arguments:
+        wanted: y coordinate by label.
+        gap: least distance of two labels.
+        bottom: largest y coordinate.
+    """
     names = sorted(wanted, key=lambda n: (wanted[n], n))
     places: list[float] = []
     for name in names:

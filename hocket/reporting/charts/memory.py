@@ -19,12 +19,13 @@ NEAR = 0.3  # draw the capacity line if the highest peak reaches this share of t
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Drawing of one device.
+    """Memory curve of one device, with texts.
 
     Attributes:
-        peak: predicted for the whole run.
-        measured_peak: measured for the whole run; empty if unknown.
-        share: predicted peak as a share of the capacity.
+        peak: predicted peak memory of the whole run, as text.
+        measured_peak: measured peak of the whole run, as text; empty if unknown.
+        share: predicted peak as a share of the capacity, as text; empty if the capacity is unknown.
+        capacity: memory capacity as text; empty if unknown.
         limited: True if the capacity is drawn.
     """
 
@@ -54,7 +55,7 @@ class _DevicePeak:
 
 @dataclass(frozen=True)
 class _MemoryFrame:
-    """Common scale of all drawings.
+    """Common size and scale of all memory drawings.
 
     Attributes:
         width, height: size in drawing units.
@@ -76,13 +77,16 @@ def memory_curves(
     capacity_bytes: Mapping[int, float],
     peak_bytes: Mapping[int, float],
 ) -> tuple[MemoryCurve, ...]:
-    """Draw memory curves over the window.
+    """Draw memory over time, one small drawing per device.
 
     Devices without a memory record are left out.
 
     Arguments:
+        predicted: simulated trace and the window to draw.
+        measured: measured trace and its window; None without a run.
         span_s: seconds of the time axis.
-        capacity_bytes: memory capacity by device.
+        devices: devices to draw, in order.
+        capacity_bytes: memory capacity by device; may lack devices.
         peak_bytes: predicted peak of the whole run by device; for missing devices the trace's peak is used.
     """
     known = predicted.trace.peak_memory_bytes()
@@ -156,9 +160,12 @@ def _drawing(predicted: DrawnTrace, measured: DrawnTrace | None, frame: _MemoryF
 def _columns(
     seconds: np.ndarray, held: np.ndarray, window: Window, span_s: float, columns: int
 ) -> tuple[np.ndarray, float]:
-    """Compute the peak memory by pixel column, and the memory at the window's end.
+    """Compute the peak bytes by pixel column, and the bytes at the window's end.
 
-    Only columns within the window are included.
+    Arguments:
+        seconds, held: times at which the memory changes, ascending, and the bytes held from each on.
+        span_s: seconds of the time axis.
+        columns: number of pixel columns of the axis; columns behind the window's end are left out.
     """
     filled = max(1, min(columns, round(columns * window.seconds / span_s)))
     edges = window.start_s + np.arange(filled + 1) * (span_s / columns)

@@ -16,9 +16,13 @@ class MergedEvents:
 
 
 def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
-    """Group the events of one lane into blocks.
+    """Group the events of one lane into blocks to draw.
 
-    Adjacent events shorter than `smallest_s` are merged up to that length.
+    Adjacent events shorter than `smallest_s` seconds are merged into blocks of about that length. With 0, every event
+    is a block of its own.
+
+    Arguments:
+        events: events of the lane, in time order.
     """
     found: list[MergedEvents] = []
     run: list[Event] = []
@@ -41,14 +45,17 @@ def blocks_of(events: Sequence[Event], smallest_s: float) -> list[MergedEvents]:
 
 
 def smallest_s(lanes: Iterable[Sequence[Event]], most: int, finest_s: float, span_s: float) -> float:
-    """Find the shortest duration to draw alone, so that at most `most` blocks remain.
+    """Find the least duration of an event that is drawn as a block of its own.
+
+    Shorter events are merged (`blocks_of`), so that all lanes together have at most `most` blocks.
 
     Arguments:
-        finest_s: first duration to try.
-        span_s: durations above this are not tried.
+        lanes: events of each lane, in time order.
+        finest_s: first duration to try, in seconds.
+        span_s: the search ends at the first duration above this; there may then be more than `most` blocks.
 
     Returns:
-        Seconds; 0 if all events can be drawn alone.
+        Seconds; 0 if every event can be a block of its own.
     """
     lanes = list(lanes)
     smallest = 0.0

@@ -49,9 +49,10 @@ DARK = {
 }
 
 BACKGROUND = "background"
-"""Lane of a background job, and its CSS class."""
+"""Name of a background job's lane, and of its CSS class."""
 
-# Colours by CSS class. Chunks of one device alternate in time (f0, f1, ...), so their shades alternate too.
+# Colours by CSS class. Chunks (virtual stages) of one device alternate in time, so the shades of forwards (f0, f1, f2)
+# and of backwards (b0, b1, b2) alternate too.
 PAINTS = {
     "f0": Paint("#156dbd", WHITE),
     "f1": Paint("#3c93dc", BLACK),
@@ -128,7 +129,7 @@ def class_of(kind: str, chunk: int = 0, again: bool = False) -> str:
 
 
 def family_of(name: str) -> str:
-    """Return the family of a CSS class, as in `MEANINGS`: 'f2' belongs to 'f'."""
+    """Return the family of a CSS class, a key of `MEANINGS`: 'f' for 'f2'."""
     return name[0] if name[1:].isdigit() else name
 
 

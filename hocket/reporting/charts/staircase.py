@@ -66,12 +66,16 @@ class Staircase:
 def staircase(
     plan: Plan, trace: Trace, measured: Trace | None, shown: Plan | None = None, mean: float | None = None
 ) -> Staircase | None:
-    """Draw an iteration; return None if no device computes in it.
+    """Draw the number of computing devices over an iteration.
 
     Arguments:
         trace: the predicted trace.
+        measured: trace of a run; None without one.
         shown: the plan of `trace`: an excerpt of `plan`, or by default `plan`.
         mean: average number of computing devices over an iteration of `plan`. It is reported if an excerpt is drawn.
+
+    Returns:
+        None if no device computes in the iteration.
     """
     shown = shown or plan
     excerpt = excerpt_text(plan, shown)
@@ -151,14 +155,27 @@ def _families(trace: Trace, own: np.ndarray) -> np.ndarray:
 
 
 def _running(begin: np.ndarray, stop: np.ndarray, edges: int) -> np.ndarray:
-    """Count the running events in each interval."""
+    """Count the running events in each interval.
+
+    Arguments:
+        begin, stop: index of the edge at which each event begins and ends.
+        edges: number of edges; intervals lie between two edges.
+    """
     change = np.bincount(begin, minlength=edges) - np.bincount(stop, minlength=edges)
     found: np.ndarray = np.cumsum(change)[:-1]
     return found
 
 
 def _only_stage(begin: np.ndarray, stop: np.ndarray, stage: np.ndarray, edges: int) -> np.ndarray:
-    """Return the only stage that computes in each interval, or -1."""
+    """Return the only stage that computes in each interval; -1 for none or several.
+
+    With a single stage, or more than MOST_STAGES, all are -1.
+
+    Arguments:
+        begin, stop: index of the edge at which each event begins and ends.
+        stage: stage of each event.
+        edges: number of edges.
+    """
     stages = np.unique(stage)
     only = np.full(edges - 1, -1, dtype=np.int64)
     if not 1 < len(stages) <= MOST_STAGES:
@@ -178,8 +195,8 @@ class _StaircaseFrame:
     """Axes of the drawing.
 
     Attributes:
-        span_s: seconds of the width.
-        high: devices of the height.
+        span_s: seconds at the right end of the time axis.
+        high: number of devices at the top of the vertical axis.
     """
 
     span_s: float
@@ -194,7 +211,7 @@ class _StaircaseFrame:
         return BOTTOM - devices / self.high * (BOTTOM - TOP)
 
     def steps(self, edges_s: np.ndarray, values: np.ndarray) -> list[tuple[float, float, float]]:
-        """Return (left, right, y) of the intervals; neighbours of equal value are merged."""
+        """Return (left, right, y) of each interval; equal neighbours are merged."""
         ends = np.append(np.flatnonzero(np.diff(values) != 0), len(values) - 1)
         begins = np.append(0, ends[:-1] + 1)
         return [
@@ -235,7 +252,7 @@ def _drawing(name: str, found: Stairs, frame: _StaircaseFrame, used: int) -> Mar
 
 
 def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
-    """Draw the stage's name on each wide plateau where only this stage computes."""
+    """Draw the name of a stage on each wide plateau where only this stage computes."""
     total, kinds = found.counts.sum(axis=0), np.argmax(found.counts, axis=0)
     same = (np.diff(found.stage) == 0) & (np.diff(kinds) == 0) & (np.diff(total) == 0)
     ends = np.append(np.flatnonzero(~same), len(total) - 1)
@@ -256,7 +273,11 @@ def _names(found: Stairs, frame: _StaircaseFrame) -> list[str]:
 
 
 def _table(found: Stairs, real: Stairs | None) -> Table:
-    """Build a table: share of an iteration by number of computing devices."""
+    """Build a table: share of an iteration by number of computing devices.
+
+    Arguments:
+        found, real: counts of the prediction, and of the measurement or None.
+    """
     counts = sorted({*found.shares, *(real.shares if real is not None else ())}, reverse=True)
     each = -(-len(counts) // MOST_ROWS)
     groups = [counts[k : k + each] for k in range(0, len(counts), each)]

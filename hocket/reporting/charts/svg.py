@@ -1,8 +1,7 @@
 """SVG elements: numbers, escaped text, axes with round ticks.
 
-Every text goes through `escape`. Coordinates have at most two decimals, so that a report is small and the same bytes
-each
-time.
+Every text goes through `escape`. Coordinates have at most two decimals, so that a report is small, and has the same
+bytes each time.
 """
 
 from collections.abc import Iterable
@@ -22,26 +21,35 @@ def num(value: float) -> str:
 
 
 def text(x: float, y: float, content: str, cls: str = "", anchor: str = "") -> str:
-    """Return one line of text as SVG."""
+    """Return one line of text as SVG.
+
+    Arguments:
+        cls: CSS class.
+        anchor: "start", "middle" or "end": the part of the text at `x`; empty for "start".
+    """
     kind = f' class="{cls}"' if cls else ""
     side = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{kind}{side} x="{num(x)}" y="{num(y)}">{escape(content)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """Return the path of a rectangle; it is half as long as a <rect> element."""
+    """Return the path data of a rectangle.
+
+    A path takes half as many characters as a <rect> element.
+    """
     return f"M{num(x)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
 
 
 def through(places: Iterable[tuple[float, float]]) -> str:
-    """Return the path of a line through points."""
+    """Return the path data of a line through points (x, y)."""
     return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in places)
 
 
 def svg(width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "") -> Markup:
-    """Return a complete drawing with its text alternative.
+    """Return a complete <svg> element with its text alternative.
 
     Arguments:
+        parts: SVG elements of the drawing.
         title, desc: text alternative for screen readers.
         cls: CSS class.
     """
@@ -52,9 +60,10 @@ def svg(width: float, height: float, parts: Iterable[str], title: str, desc: str
 
 
 def stretched_svg(width: float, height: float, parts: Iterable[str], title: str, cls: str) -> Markup:
-    """Return a drawing of fixed height that fills any width.
+    """Return an <svg> element of fixed height that is stretched to any width.
 
     Arguments:
+        parts: SVG elements of the drawing.
         title: text alternative for screen readers.
         cls: CSS class.
     """
@@ -64,7 +73,7 @@ def stretched_svg(width: float, height: float, parts: Iterable[str], title: str,
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Return round numbers from low to high, about as many as wanted."""
+    """Return about `wanted` round numbers from `low` to `high`."""
     if not (isfinite(low) and isfinite(high)) or high <= low:
         return [low]
     step = _step((high - low) / max(1, wanted), (1, 2, 5))
@@ -73,7 +82,7 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def byte_ticks(high: float, wanted: int) -> list[float]:
-    """Return round numbers of bytes from zero.
+    """Return at most `wanted` + 1 round numbers of bytes, from 0 to `high`.
 
     The step is a power of two, so that labels are short.
     """
@@ -93,7 +102,7 @@ def _step(rough: float, multiples: tuple[int, ...]) -> float:
 def log_ticks(low: float, high: float, fine: bool = False) -> list[float]:
     """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten.
 
-    With more than four powers, only the powers are returned, unless `fine` is true.
+    With more than four powers of ten, only these are returned, unless `fine` is true.
     """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     multiples = (1, 2, 5) if fine or len(powers) <= 4 else (1,)
@@ -107,7 +116,11 @@ def show_bytes_short(amount_bytes: float) -> str:
 
 
 def show_tick(value_s: float, scale_s: float) -> str:
-    """Format a time on an axis, in a unit that suits the axis's length `scale_s`."""
+    """Format a time on an axis.
+
+    Arguments:
+        scale_s: length of the axis in seconds; it determines the unit.
+    """
     size, unit = (1.0, "s") if scale_s >= 2 else (1e-3, "ms") if scale_s >= 2e-3 else (1e-6, "µs")
     return "0" if value_s == 0 else f"{value_s / size:.6g} {unit}"
 

@@ -3,9 +3,10 @@
 A row has a thick compute lane, and thin network and host lanes below it. The size of the drawing is bounded:
 
 - At most MOST_ROWS devices are drawn, the first replicas of every stage first.
-- Up to MOST_TOLD instructions have their own path and text. With more, instructions that differ only in their index
-  share a path, and the page's script computes their texts.
-- With more than MOST_BLOCKS instructions, hardly visible ones are merged into blocks, which show the shares of time.
+- Up to MOST_TOLD instructions have their own path and tooltip. With more, instructions that differ only in their index
+  share a path, and the page's script computes their tooltips.
+- With more than MOST_BLOCKS instructions, short ones are merged into blocks. A block shows the share of its time by
+  kind of instruction.
 
 Notes say what was merged or left out.
 """
@@ -32,12 +33,13 @@ MOST_LABELS = 7_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Values of the template for one timeline.
+    """One timeline, as values of the page's template.
 
     Attributes:
+        axis: drawing of the time axis.
         legend: CSS classes with their meanings.
-        notes: sentences on merged events and devices that are not drawn.
-        dense: True if there are more than 16 rows of devices.
+        notes: sentences on merged instructions and on devices that are not drawn.
+        dense: True if more than 16 devices are drawn.
         critical: True if a part of the critical path is outlined.
         unit_s: seconds of one drawing unit.
     """
@@ -69,10 +71,10 @@ def rows_of(plan: Plan, trace: Trace) -> tuple[int, ...]:
 
 
 def _detail_of(lanes: Mapping[tuple[int, str], Sequence[Event]], rows: int, span_s: float) -> LevelOfDetail:
-    """Choose the detail at which a drawing stays small.
+    """Choose the level of detail at which the drawing stays small.
 
     Arguments:
-        lanes: events in time order, by device and lane.
+        lanes: events in time order, by (device, lane).
         rows: number of drawn devices.
         span_s: seconds of the time axis.
     """
@@ -100,11 +102,13 @@ def timeline(
     title: str,
     critical: Callable[[Event], bool] | None = None,
 ) -> Timeline:
-    """Draw the window of a trace on an axis of `span_s` seconds.
+    """Draw the window of a trace.
 
     Arguments:
+        record: the trace and its window.
         events: events of the window.
-        critical: returns True for an event on the critical path.
+        span_s: seconds of the time axis; it may be longer than the window.
+        critical: function that returns True for an event on the critical path; None to outline nothing.
     """
     drawn = rows_of(plan, record.trace)
     wanted = set(drawn)

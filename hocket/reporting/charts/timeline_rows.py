@@ -21,7 +21,14 @@ DIGIT = 6.1  # width of one character, in drawing units
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """Drawings and labels of one device, or of one wave of a device."""
+    """Drawings and labels of one device, or of one wave of a device.
+
+    Attributes:
+        label: number of the device, with the wave if there are several.
+        stages: stages that the device hosts, as text.
+        busy: share of the window in which the compute lane is busy, as text.
+        compute, network: drawings of the compute lane, and of the thin lanes; None without thin lanes.
+    """
 
     label: str
     stages: str
@@ -32,16 +39,14 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class LevelOfDetail:
-    """Level of detail of a timeline's drawing.
-
-    It decreases with the number of rows and instructions.
+    """Level of detail of a timeline: less for more rows and instructions.
 
     Attributes:
         height: height of the compute lane, in drawing units.
-        smallest_s: shortest duration in seconds that is drawn alone, of "compute" lanes and of the thin "network"
-            lanes; 0 if every instruction is drawn alone.
-        told: True if every instruction has its own path and text; False if similar instructions share a path.
-        deepest: zoom up to which blocks have numbers; 0 for no numbers.
+        smallest_s: seconds below which instructions are merged into blocks, for "compute" lanes and for the thin
+            "network" lanes; 0 if no instruction is merged.
+        told: True if every instruction has its own path and tooltip; False if similar instructions share a path.
+        deepest: largest zoom at which blocks show microbatch numbers; 0 for no numbers.
     """
 
     height: float
@@ -51,7 +56,7 @@ class LevelOfDetail:
 
 
 class Painter:
-    """Draws the rows of one timeline.
+    """Painter of the rows of one timeline.
 
     Attributes:
         used: CSS classes that were drawn.
@@ -76,12 +81,12 @@ class Painter:
         self.outlined = False
 
     def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> TimelineRow:
-        """Draw the row of one device, or of one wave of it.
+        """Draw the row of one device, or of one wave of a device.
 
         Arguments:
             compute: events of the compute lane.
-            others: events of the other lanes, by lane; drawn as thin rows.
-            wave: compute lane of the wave; empty if the device has one compute lane.
+            others: events of the other lanes, by lane; drawn as thin lanes.
+            wave: name of the wave's compute lane; empty if the device has one compute lane.
         """
         hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
@@ -169,7 +174,10 @@ class Painter:
         return parts + labels
 
     def _label(self, device: int, event: Event, cls: str, x: float, y: float, width: float) -> list[str]:
-        """Draw the microbatch, with its stage if the device has several and there is room."""
+        """Label a block with its microbatch, after its stage if the device has several.
+
+        The stage is left out at zooms at which the longer label does not fit.
+        """
         short, cls = str(event.index), f"l-{cls}"
         found, until = [], ""
         if event.kind in (Kind.FORWARD, Kind.BACKWARD) and len(self.stages.get(device, [])) > 1:
@@ -182,13 +190,13 @@ class Painter:
         return found
 
     def _zoom(self, label: str, width: float) -> int | None:
-        """Return the lowest zoom at which a label fits."""
+        """Return the lowest zoom at which a label fits a block; None if there is none."""
         return next((z for z in ZOOMS if z <= self.detail.deepest and width * z >= len(label) * DIGIT + 3), None)
 
     def _slices(
         self, device: int, block: MergedEvents, place: tuple[float, float, float, float]
     ) -> Iterator[tuple[str, str]]:
-        """Yield each CSS class of a merged block, drawn as thick as its share of time."""
+        """Yield (CSS class, path data): slices as thick as the class's share of time."""
         left, top, width, height = place
         shares: dict[str, float] = {}
         for event in block.events:

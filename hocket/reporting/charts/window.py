@@ -19,7 +19,14 @@ MOST_PER_ROW = 100  # forwards and backwards of one device; more would leave no 
 
 @dataclass(frozen=True)
 class Window:
-    """A span of time with iterations `first` to `first + count - 1` of `total`."""
+    """A span of time with some iterations (batches) of a trace.
+
+    Attributes:
+        start_s, end_s: the span, on the trace's clock.
+        first: index of the first iteration, from 0.
+        count: number of iterations in the window.
+        total: number of iterations in the trace.
+    """
 
     start_s: float
     end_s: float
@@ -47,7 +54,7 @@ class Window:
         return sorted(found, key=lambda e: (e.start_s, e.device, e.lane, e.end_s, e.name))
 
     def describe(self) -> str:
-        """Describe the iterations, such as "iteration 3 of 8, the steady state"."""
+        """Describe the window, such as "iteration 3 of 8, the steady state"."""
         if self.count >= self.total:
             return "the whole trace" if self.total != 1 else "the whole trace, one iteration"
         which = (
@@ -66,7 +73,7 @@ class DrawnTrace:
     window: Window
 
     def has(self, device: int) -> bool:
-        """True if the memory of a device was recorded in the window."""
+        """True if the memory record of a device reaches into the window."""
         series = self.trace.memory.get(device)
         return series is not None and float(series[0][-1]) >= self.window.start_s
 
@@ -86,8 +93,10 @@ def choose(
     """Choose the iterations to draw.
 
     Arguments:
-        count: number of iterations; by default up to MOST_ITERATIONS, as many as stay readable.
-        around_s: span of time to include, such as a critical path's; by default the middle of the trace.
+        microbatches: microbatches of a batch.
+        count: number of iterations; by default as many as stay readable, at most MOST_ITERATIONS.
+        around_s: begin and end of a time span to include, such as that of a critical path. By default the middle of
+            the trace is chosen.
     """
     if trace.segments_s and around_s is None:
         return _within_a_segment(trace, microbatches, count)
@@ -116,7 +125,7 @@ def choose(
 
 
 def _within_a_segment(trace: Trace, microbatches: int, count: int | None) -> Window:
-    """Choose iterations of a run with checkpoints: the middle of its longest segment."""
+    """Choose iterations of a run with checkpoints, in the middle of a longest segment."""
     edges = [*trace.segments_s, float("inf")]
     parts = [trace.part(start_s, end_s) for start_s, end_s in pairwise(edges)]
     lengths = [len(batch_starts(part, microbatches)) for part in parts]

@@ -1,6 +1,6 @@
 """Allocation over time, as in figures 5.12 and 5.13 of the dissertation (Gavel).
 
-Bands are jobs coloured by entity if there are few jobs, otherwise worker types.
+If there are few jobs, each band is a job, with the colour of its entity (owner). Otherwise each band is a worker type.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,12 @@ Drawn = tuple[str, ClusterRun, np.ndarray]  # policy, run, edges of bins in seco
 
 @dataclass(frozen=True)
 class Allocations:
-    """Drawings of each policy, with titles; `jobs` is True if bands are jobs."""
+    """Drawings of the allocations under each policy.
+
+    Attributes:
+        rows: policy, and its drawings with their titles.
+        jobs: True if bands are jobs; False if they are worker types.
+    """
 
     rows: tuple[tuple[str, tuple[tuple[str, Markup], ...]], ...]
     legend: Markup
@@ -31,10 +36,10 @@ class Allocations:
 
 
 def allocations(runs: Sequence[Drawn], types: dict[str, Look], end_s: float) -> Allocations:
-    """Draw the allocation of each policy, all on the same axes.
+    """Draw the allocation over time under each policy, all on the same time axis.
 
     Arguments:
-        types: look of each worker type, by name.
+        types: colour of each worker type, by name.
         end_s: end of the time axis.
     """
     jobs = max((len(run.records) for _, run, _ in runs), default=0)

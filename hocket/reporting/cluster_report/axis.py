@@ -19,7 +19,7 @@ _FINER_S = tuple(sorted({*_TIMES_S, *_SHORT_S, 30.0, 120.0, 300.0, 1800.0, 7200.
 
 
 def show_long(value_s: float) -> str:
-    """Format a duration; in hours from two hours on, such as '38.2 h'."""
+    """Format a duration; from two hours on in hours, such as '38.2 h'."""
     if abs(value_s) < 7200:
         return show_time(value_s)
     hours = value_s / 3600
@@ -27,7 +27,7 @@ def show_long(value_s: float) -> str:
 
 
 def show_tick(value_s: float) -> str:
-    """Format a tick of a logarithmic time axis, in the largest unit below the value."""
+    """Format a tick of a logarithmic time axis, such as '10 min' for 600 seconds."""
     for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if value_s >= size:
             return f"{value_s / size:,.4g} {unit}"
@@ -46,7 +46,7 @@ class Axis:
         start, end: coordinates of the ends.
         unit: format of the tick labels: "time" for seconds, "%" for shares, empty for numbers.
         log: True for a logarithmic axis.
-        title: the quantity, such as "jobs an hour".
+        title: quantity and unit, such as "jobs an hour".
     """
 
     low: float
@@ -67,7 +67,7 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def marks(self, wanted: int) -> list[tuple[float, str]]:
-        """Return about `wanted` round values, each with its label."""
+        """Return about `wanted` ticks: round values, each with its label."""
         if not self.log:
             return self._even(wanted)
         show = show_tick if self.unit == "time" else self._show
@@ -97,9 +97,9 @@ class Axis:
 
 
 def span_of(values: Iterable[float], log: bool = False) -> tuple[float, float]:
-    """Compute the ends of an axis that shows all values; they always differ.
+    """Compute the lower and the upper end of an axis that shows all values.
 
-    On a logarithmic axis the ends lie a little beyond the values.
+    The ends always differ. On a logarithmic axis they lie a little beyond the values.
     """
     known = [v for v in values if isfinite(v) and (v > 0 or not log)]
     low, high = min(known, default=1.0), max(known, default=1.0)
@@ -114,7 +114,7 @@ def lattice(across: Axis, up: Axis, rows: int = 5, columns: int = 6) -> list[str
     Arguments:
         across: the horizontal axis.
         up: the vertical axis.
-        rows, columns: wanted numbers of ticks.
+        rows, columns: wanted numbers of ticks on the vertical and the horizontal axis.
     """
     parts = []
     for value, name in up.marks(rows):
@@ -133,9 +133,10 @@ def lattice(across: Axis, up: Axis, rows: int = 5, columns: int = 6) -> list[str
 
 
 def stairs(x: Callable[[float], float], y: Callable[[float], float], edges: np.ndarray, values: np.ndarray) -> str:
-    """Return the path of a step function; equal neighbours are merged.
+    """Return the path data of a step function; equal neighbours are merged.
 
     Arguments:
+        x, y: functions from a time and a value to coordinates.
         edges: edges of the intervals; shape (intervals + 1,).
         values: value in each interval; shape (intervals,).
     """

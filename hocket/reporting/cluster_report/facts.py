@@ -15,7 +15,12 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """Metric of one policy; `times` is its ratio to the best, or empty."""
+    """Metric of one policy, as text.
+
+    Attributes:
+        best: True for the best value, if the policies' values differ.
+        times: ratio to the best value, such as "1.20 ×"; empty if it is not shown.
+    """
 
     value: str
     best: bool = False
@@ -24,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class FactRow:
-    """Row of the table: one metric of all policies."""
+    """Row of the table: one metric, with a cell for each policy."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -37,7 +42,7 @@ class _Figure:
     Attributes:
         value: returns the metric; None if the policy has no value.
         better: -1 if less is better, 1 if more is better, 0 if neither.
-        fair: True to compare only policies that finished the most jobs.
+        fair: True to compare only the policies that finished the most jobs.
     """
 
     name: str
@@ -73,7 +78,7 @@ def show_usd(value: float) -> str:
 
 
 def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
-    """Return the metrics that have a value in at least one run."""
+    """Return the metrics to show; SLOs, cost and refusals only if some run has them."""
     found = [
         _Figure("jobs", lambda s: s.jobs, _whole),
         _Figure("finished", lambda s: s.finished, _whole, 1, False),
@@ -105,7 +110,7 @@ def _figures(summaries: Sequence[ClusterSummary]) -> list[_Figure]:
 
 
 def summary_rows(summaries: Sequence[ClusterSummary]) -> tuple[FactRow, ...]:
-    """Build the rows of all metrics; the best value is marked if policies differ."""
+    """Build a row for each metric; the best value is marked if policies differ."""
     return tuple(_row(figure, summaries) for figure in _figures(summaries))
 
 
@@ -136,7 +141,7 @@ def _times(ratio: float) -> str:
 def comparable(summaries: Sequence[ClusterSummary]) -> list[bool]:
     """Return a mask of the policies that finished the most jobs.
 
-    Averages over fewer jobs cover other jobs, so they cannot be compared.
+    Only their averages are compared: averages of another policy would be over other, fewer jobs.
     """
     most = max((s.finished for s in summaries), default=0)
     return [s.finished == most for s in summaries]
@@ -226,7 +231,7 @@ def refused_table(runs: Sequence[tuple[str, ClusterRun]]) -> Table:
 
 
 def cost_by_type(run: ClusterRun) -> list[float]:
-    """Compute the dollars paid for held workers, by worker type, at current prices."""
+    """Compute the dollars paid for held workers by type, at the prices of the time."""
     found = [0.0] * len(run.types)
     for span in run.spans:
         found[span.type] += span.cost_usd

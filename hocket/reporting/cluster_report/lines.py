@@ -17,10 +17,11 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 546.0, 22.0, 226.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Values of one policy.
+    """Values of jobs under one policy, such as completion times.
 
     Attributes:
-        values: one for each job that has a value.
+        name, look: name, colour and dash of the policy.
+        values: one value for each job that has one.
         of: number of all jobs.
     """
 
@@ -32,7 +33,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepLine:
-    """A step function of time: one value per interval between edges."""
+    """Step function of time: one value for each interval between two edges."""
 
     name: str
     look: Look
@@ -43,13 +44,15 @@ class StepLine:
 def distribution(
     samples: Sequence[Sample], title: str, label: str, unit: str = "", least: float = 0.0, mark: float | None = None
 ) -> Markup:
-    """Draw cumulative distributions on a logarithmic axis.
+    """Draw cumulative distributions over jobs, on a logarithmic axis of values.
 
-    A policy without values has a note but no curve.
+    A policy without values is named in the text alternative, without a curve.
 
     Arguments:
+        label: title of the axis of values.
+        unit: as in `Axis`.
         least: smaller values are drawn at the left end.
-        mark: value marked by a vertical line.
+        mark: value marked by a vertical line; None for no line.
     """
     seen = [float(v) for s in samples if len(s.values) for v in (s.values.min(), s.values.max())]
     low, high = span_of([max(v, least) for v in seen] + ([mark] if mark else []), log=True)
@@ -73,7 +76,12 @@ def distribution(
 
 
 def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str:
-    """Return the path of a CDF, with at most one step per pixel column."""
+    """Return the path data of a CDF, with at most one step per pixel column.
+
+    Arguments:
+        rising: values in ascending order.
+        part: share of jobs up to each value.
+    """
     places = np.round([across.at(v) for v in rising.tolist()])
     last = np.flatnonzero(np.append(np.diff(places) > 0, True))
     steps = "".join(f"H{num(float(places[k]))}V{num(up.at(float(part[k])))}" for k in last.tolist())
@@ -83,7 +91,13 @@ def _risers(rising: np.ndarray, part: np.ndarray, across: Axis, up: Axis) -> str
 def over_time(
     courses: Sequence[StepLine], title: str, y_title: str, unit: str = "", most: float = 0.0, low: float = 0.0
 ) -> Markup:
-    """Draw values over time; the axis goes from `low` to at least `most`."""
+    """Draw step functions of time.
+
+    Arguments:
+        y_title: title of the vertical axis.
+        unit: as in `Axis`.
+        most, low: the vertical axis goes from `low` to `most`, or higher if values are higher.
+    """
     end_s = max([float(c.edges_s[-1]) for c in courses], default=1.0)
     high = max([most, low + 1e-9, *(float(c.values.max()) for c in courses if len(c.values))])
     across = Axis(0.0, end_s, LEFT, RIGHT, "time", title="time")
@@ -100,7 +114,7 @@ def over_time(
 
 
 def curve(path: str, look: Look, about: str) -> str:
-    """Return a line of a chart; `about` is its tooltip."""
+    """Return a line of a chart as an SVG path; `about` is its tooltip."""
     return f'<path class="loss" {look.stroke} d="{path}"><title>{escape(about)}</title></path>'
 
 

@@ -31,10 +31,10 @@ def load_report_html(
     """Build a page with the charts and a table.
 
     Arguments:
-        rows: (policy, jobs an hour, average JCT in seconds). Rows with the same policy and rate are runs with other
-            seeds.
-        times: (policy, JCT in seconds of its finished jobs, number of jobs), for a CDF.
-        at: description of the rate of `times`.
+        rows: (policy, jobs an hour, average JCT in seconds) of each run. Runs with the same policy and rate differ in
+            their seed.
+        times: (policy, JCT in seconds of its finished jobs, number of all jobs), for a CDF; empty for no CDF.
+        at: description of the rate at which `times` were simulated.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
@@ -68,9 +68,12 @@ def load_report_html(
 
 
 def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
-    """Describe the load that each policy sustains relative to the first policy.
+    """Describe the load that each policy sustains relative to the first, in sentences.
 
-    Policies are left out if their load cannot be determined.
+    Policies are left out if the simulated rates give no answer.
+
+    Arguments:
+        found: average JCT of each run, by policy and rate, from `_points`.
     """
     courses = {
         name: course((rate, jct_s) for rate, seen in line.items() for jct_s in seen) for name, line in found.items()
@@ -81,7 +84,7 @@ def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
 
 
 def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
-    """Draw distributions over jobs; policies have the same looks as in the load chart."""
+    """Draw CDFs of JCT; policies have the same colours as in the load chart."""
     samples = []
     for name, values, of in times:
         if name not in names:
@@ -91,9 +94,9 @@ def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
 
 
 def load_chart(rows: Iterable[LoadRow]) -> Markup:
-    """Draw average JCT by rate: lines through means over seeds.
+    """Draw average JCT by arrival rate, a line per policy through means over seeds.
 
-    Vertical lines show the range over seeds.
+    A vertical line at a point shows the range over seeds.
 
     Raises:
         InputError: an impossible rate or time, see `load_report_html`.
@@ -135,7 +138,7 @@ def _line(
 
 
 def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
-    """Group times of all seeds by policy and rate, in row order."""
+    """Group average JCTs by policy and rate, one for each seed, in row order."""
     found: dict[str, dict[float, list[float]]] = {}
     for k, (name, rate, jct_s) in enumerate(rows):
         if not (isfinite(rate) and rate > 0):
@@ -147,15 +150,15 @@ def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Compute the mean of the known values; nan if no value is known."""
+    """Compute the mean of the finite values; nan if there are none."""
     known = [v for v in values if isfinite(v)]
     return sum(known) / len(known) if known else nan
 
 
 def _best(found: dict[str, dict[float, list[float]]], rate: float) -> float:
-    """Return the shortest time at a rate.
+    """Return the shortest average JCT of all policies at a rate.
 
-    It is nan, which equals no value, if fewer than two policies have a time or all times are equal.
+    It is nan, which equals no value, if fewer than two policies have a JCT or all JCTs are equal.
     """
     values = [_mean(line.get(rate, [])) for line in found.values()]
     values = [v for v in values if isfinite(v)]

@@ -26,7 +26,12 @@ _LEAST_WAIT_S = 1.0  # shorter waits are drawn at the left end of their axis
 
 @dataclass(frozen=True)
 class _Policy:
-    """One scheduling policy of the report: its name, its run, colour and line style, and edges of time bins."""
+    """One scheduling policy of the report.
+
+    Attributes:
+        look: colour and dash of its lines.
+        edges_s: edges of the time bins of its run.
+    """
 
     name: str
     run: ClusterRun
@@ -34,7 +39,7 @@ class _Policy:
     edges_s: np.ndarray
 
     def course(self, values: np.ndarray) -> StepLine:
-        """Return a line over time with this policy's look."""
+        """Return a step line over time with this policy's name and look."""
         return StepLine(self.name, self.look, self.edges_s, values)
 
 
@@ -52,7 +57,7 @@ def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, 
 
     Arguments:
         runs: name of each policy, and its run.
-        first, last: range of the jobs counted in job metrics. Other metrics cover all jobs.
+        first, last: index range of the jobs counted in job metrics; None for the end. Other metrics cover all jobs.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
@@ -90,7 +95,7 @@ def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, 
 
 
 def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
-    """Return remarks by policy; a remark that all policies have appears once."""
+    """Return (policy, remark); a remark that all policies have appears once."""
     found = []
     for policy in policies:
         for note in policy.run.notes:
@@ -158,7 +163,7 @@ def _over_time(policies: Sequence[_Policy]) -> tuple[Figure, ...]:
 
 
 def _fair_bins(policy: _Policy) -> int:
-    """Return the number of fairness bins: the policy's bins, or fewer for many jobs."""
+    """Return the number of time bins of the fairness chart: fewer for many jobs."""
     size = max(1, len(policy.run.records) * len(policy.run.types))
     return min(len(policy.edges_s) - 1, _MOST_FAIR // size)
 

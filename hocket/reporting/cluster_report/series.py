@@ -1,4 +1,4 @@
-"""Time series of a run, in bins, from its leases and its jobs' arrivals and ends."""
+"""Time series of a cluster run, in time bins, from leases and job records."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ _ROUNDS = 6  # minimum rounds per bin, so that a bin averages over jobs that tak
 
 
 def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
-    """Return edges of equal bins up to the end of a run.
+    """Return edges, in seconds, of equal time bins up to the end of a run.
 
     Arguments:
         end_s: end of the longest run of the page.
@@ -24,17 +24,17 @@ def edges_of(run: ClusterRun, end_s: float) -> np.ndarray:
 
 
 def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: np.ndarray) -> np.ndarray:
-    """Compute the mean total size of the active intervals, in each bin.
+    """Compute the mean, over each bin, of the total size of the active intervals.
 
     The integral up to a time t is the sum of size x min(max(t - began, 0), length) over all intervals. Cumulative sums
     over the sorted begins and ends give it.
 
     Arguments:
-        began_s, ended_s, size: of each interval.
+        began_s, ended_s, size: begin, end and size of each interval.
         edges_s: edges of the bins.
 
     Returns:
-        Mean size by bin; shape (edges - 1,).
+        Mean total size by bin; shape (bins,).
     """
 
     def upto(times_s: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ def amount(began_s: np.ndarray, ended_s: np.ndarray, size: np.ndarray, edges_s: 
 
 
 def workers_held(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Compute the mean number of held workers by type and bin; shape (types, bins)."""
+    """Compute the mean number of held workers; shape (types, bins)."""
     began, ended, workers, kind = _leases(run)
     one = partial(amount, edges_s=edges_s)
     rows = [one(began[kind == t], ended[kind == t], workers[kind == t]) for t in range(len(run.types))]
@@ -64,13 +64,13 @@ def _leases(run: ClusterRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def jobs_running(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Compute the mean number of running jobs by bin; shape (bins,)."""
+    """Compute the mean number of running jobs; shape (bins,)."""
     began, ended, _, _ = _leases(run)
     return amount(began, ended, np.array([float(len(s.jobs)) for s in run.spans]), edges_s)
 
 
 def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
-    """Compute the mean number of arrived, unfinished jobs by bin.
+    """Compute the mean number of arrived, unfinished jobs; shape (bins,).
 
     Refused jobs do not count.
     """
@@ -81,9 +81,9 @@ def jobs_present(run: ClusterRun, edges_s: np.ndarray) -> np.ndarray:
 
 
 def by_job(run: ClusterRun, edges_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the mean workers of each job by bin, and their value to the job.
+    """Compute the mean workers of each job, and their value to the job.
 
-    The value is the job's throughput on these workers, relative to its throughput on an average worker of the cluster.
+    The value is the job's throughput on these workers, divided by its throughput on one average worker of the cluster.
     A job on types that suit it has a value above its number of workers. With equal shares of all types, both numbers
     are equal.
 

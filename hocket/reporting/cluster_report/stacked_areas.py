@@ -15,10 +15,11 @@ from hocket.reporting.cluster_report.style import Look
 
 @dataclass(frozen=True)
 class Band:
-    """One area with its height in each bin.
+    """One area of stacked areas.
 
     Attributes:
         about: tooltip.
+        heights: height of the area in each time bin.
         pale: True for a pale colour, which separates neighbours of the same colour.
     """
 
@@ -37,7 +38,7 @@ def bands(items: Sequence[Band], edges_s: np.ndarray, end_s: float, up: Axis, ti
     """Draw stacked areas over time, the first at the bottom.
 
     Arguments:
-        edges_s: edges of the bins.
+        edges_s: edges of the time bins.
         end_s: end of the time axis.
         up: the vertical axis, see `height_axis`.
         limit: height of the line that shows the capacity; 0 for no line.
@@ -59,13 +60,17 @@ def bands(items: Sequence[Band], edges_s: np.ndarray, end_s: float, up: Axis, ti
 
 
 def _stretches(there: np.ndarray) -> list[tuple[int, int]]:
-    """Return the index ranges in which a mask is true."""
+    """Return the index ranges [first, last) in which a mask is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(int), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-    """Return the outline of an area: along its top, and back along its bottom."""
+    """Return the path data around an area: along its top, and back along its bottom.
+
+    Arguments:
+        low, high: bottom and top of the area in each bin.
+    """
     x = [f"{across.at(e):.1f}" for e in edges_s.tolist()]
     tops, lows = ([f"{up.at(v):.1f}" for v in side.tolist()] for side in (high, low))
     steps = [f"M{x[0]} {lows[0]}V{tops[0]}"]
@@ -76,7 +81,11 @@ def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high:
 
 
 def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str) -> Markup:
-    """Draw a bar for each row: name above, pieces (name, look, size), end text."""
+    """Draw a bar for each row, divided into pieces.
+
+    Arguments:
+        rows: name above the bar, its pieces (name, colour, size), and the text at its end.
+    """
     left, right, each = 4.0, 468.0, 42.0
     most = max([fsum(size for _, _, size in pieces) for _, pieces, _ in rows], default=0.0) or 1.0
     parts: list[str] = []

@@ -1,6 +1,6 @@
-"""Looks of cluster charts: colour and dash of policies, worker types and entities.
+"""Colours and dashes of cluster charts, for policies, worker types and entities.
 
-A look is the same on the whole page.
+A policy, type or entity has the same look on the whole page.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from hocket.reporting.charts.palette import CURVES
 from hocket.reporting.charts.svg import NAMESPACE
 
-# Order of the colours for areas: purple, olive, teal, ... Areas start with colours that lines use last.
+# Order in which areas use the colours of CURVES: purple, olive, teal, ... They start with colours that lines use last.
 _AREAS = (3, 5, 7, 4, 6, 1, 0, 2)
 
 
@@ -24,26 +24,30 @@ class Look:
 
     @property
     def stroke(self) -> str:
-        """Stroke attributes of a path."""
+        """Stroke attributes of an SVG path."""
         return f'stroke="{self.colour}"' + (f' stroke-dasharray="{self.dash}"' if self.dash else "")
 
 
 def line_look(place: int) -> Look:
-    """Return the look of a policy by its number; the first 64 looks differ."""
+    """Return the look of the policy at index `place`; the first 64 looks differ."""
     count = len(CURVES)
     return Look(CURVES[place % count][0], CURVES[(place + place // count) % count][1])
 
 
 def area_look(place: int) -> Look:
-    """Return the look of a worker type or entity by its number.
+    """Return the look of the worker type or entity at index `place`.
 
-    Consecutive numbers differ for colour-blind readers too.
+    Neighbouring looks differ for colour-blind readers too.
     """
     return Look(CURVES[_AREAS[place % len(_AREAS)]][0])
 
 
 def legend(items: Iterable[tuple[str, Look]], lines: bool) -> Markup:
-    """Return a legend: names with samples of their lines or areas."""
+    """Return a legend as HTML: each name with a sample of its line or area.
+
+    Arguments:
+        lines: True for samples of lines, False for areas.
+    """
     parts = []
     for name, look in items:
         if lines:

@@ -14,15 +14,15 @@ from hocket.reporting.plan_report.facts import Table
 
 @dataclass(frozen=True)
 class BackgroundSection:
-    """A plan with a background job.
+    """Section of a report on a plan with a background job.
 
     Attributes:
-        title: names the background job.
-        figures: metrics without and with the background job.
+        title: title that names the background job.
+        figures: table of metrics without and with the background job.
         about_devices: title of the table `devices`.
-        devices: metrics by device.
+        devices: table of metrics by device.
         notes: sentences below the tables.
-        trace: trace of both jobs; the background's launches are in `Trace.background`.
+        trace: simulated trace of both jobs; the background's launches are in `Trace.background`.
     """
 
     title: str

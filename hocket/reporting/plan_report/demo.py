@@ -20,8 +20,9 @@ class DemoRow:
         config: replicas of each stage in the papers' notation, such as '15-1'.
         predicted_peak_bytes, measured_peak_bytes: peak memory of the fullest device.
         samples_per_s: measured throughput.
-        paced_iteration_s: predicted at the machine's pace during the run; nan if the pace was not measured.
-        parts: parts of the prediction's error; None if unknown.
+        paced_iteration_s: iteration time predicted with each device as slow as it was during the run; nan if that was
+            not measured.
+        parts: prediction error in parts (pace, waits, model); None if unknown.
     """
 
     strategy: str
@@ -50,12 +51,15 @@ class DemoRow:
 
 
 def slower_by(rows: Sequence[DemoRow], paced: bool = False) -> float:
-    """Compute the cost of trusting the predictions; nan without measurements.
+    """Compute the slowdown of the strategy predicted fastest against the fastest.
 
-    It is the relative slowdown of the strategy predicted to be fastest against the strategy measured to be fastest.
+    Both are compared by measured time.
 
     Arguments:
         paced: True to use predictions at the machine's pace.
+
+    Returns:
+        Relative slowdown, 0 if the prediction names the fastest strategy; nan without measurements.
     """
     known = [row for row in rows if isfinite(row.measured_iteration_s)]
     if not known:
@@ -75,7 +79,7 @@ def demo_html(
 
     Arguments:
         losses: loss of each step, by strategy.
-        fastest: the plan measured to be fastest; None for no timelines.
+        fastest: the plan to draw, the one measured to be fastest; None for no timelines.
         log_loss: True for a logarithmic loss axis.
 
     Returns:

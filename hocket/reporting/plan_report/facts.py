@@ -33,8 +33,8 @@ class Table:
     """A table.
 
     Attributes:
-        right: indices of the columns of numbers, aligned to the right.
-        shares: length of a bar from 0 to 1 in the last column of each row; empty for no bars.
+        right: indices of the columns of numbers, which are aligned to the right.
+        shares: for each row, length of a bar in the last column, from 0 to 1; empty for no bars.
     """
 
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Table:
 
 
 def configuration(plan: Plan) -> str:
-    """Return the plan's configuration in the papers' notation, such as '15-1'."""
+    """Return the replicas of each stage in the papers' notation, such as '15-1'."""
     stages = ((stage, merged(plan.strategy, len(stage.devices), plan.microbatches)) for stage in plan.stages)
     return config(tuple(StageShape(stage.devices, merged=many, wave=stage.wave) for stage, many in stages))
 
@@ -78,7 +78,7 @@ def about_strategy(plan: Plan) -> str:
 
 
 def chips(plan: Plan) -> tuple[str, ...]:
-    """Describe the cluster and the plan's options in short texts."""
+    """Describe the cluster and the plan's options, each in a short text."""
     types: dict[str, int] = {}
     for device in range(plan.cluster.devices):
         name = plan.cluster.node_of(device).device_type
@@ -104,8 +104,11 @@ def chips(plan: Plan) -> tuple[str, ...]:
 def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
     """Compute the mean iteration time in the second half of a measured trace.
 
+    Arguments:
+        microbatches: microbatches of a batch.
+
     Returns:
-        Seconds; None if no segment has two iterations.
+        Seconds; None if no segment between checkpoints has two iterations.
     """
     gaps = inner_gaps(np.array(batch_starts(trace, microbatches)), trace.segments_s)
     if not len(gaps):
@@ -114,13 +117,18 @@ def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
 
 
 def signed(error: float) -> str:
-    """Format a relative difference with its sign."""
+    """Format a relative difference as percent with its sign, such as '+1.5%'."""
     shown = f"{error:+.1%}"
     return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, ...]:
-    """Build the tiles of key metrics."""
+    """Build the tiles of key metrics.
+
+    Arguments:
+        summary: the prediction.
+        measured: trace of a run; None without one.
+    """
     peak_device = max(summary.peak_memory_bytes, key=lambda d: (summary.peak_memory_bytes[d], -d), default=None)
     peak = summary.peak_memory_bytes[peak_device] if peak_device is not None else 0.0
     capacity = plan.group.cluster.capacity_bytes(peak_device) if peak_device is not None else 0.0
@@ -169,7 +177,7 @@ def computing(summary: Summary) -> str:
 
 
 def stage_table(plan: Plan, summary: Summary) -> Table:
-    """Build the table of stages: devices, layers, buckets, weight versions, stashes."""
+    """Build the table of stages: devices, layers, weight versions, stashes, and more."""
     rows = []
     for s, stage in enumerate(plan.stages):
         first, last = (stage.layers[0], stage.layers[-1]) if stage.layers else ("", "")
@@ -190,9 +198,12 @@ def stage_table(plan: Plan, summary: Summary) -> Table:
 
 
 def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window: Window) -> Table:
-    """Build the table of used links, those with the most bytes first.
+    """Build the table of used links, the links with the most bytes first.
 
     One column is the share of the window during which sends occupy the link.
+
+    Arguments:
+        events: events of the window.
     """
     busy: dict[str, float] = {}
     for event in events:
@@ -214,7 +225,7 @@ def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window:
 
 
 def level_table(plan: Plan, summary: Summary) -> Table:
-    """Build the table of bytes per iteration by level of the cluster."""
+    """Build the table of bytes sent per iteration, by level of the cluster's links."""
     rows = [(name, show_bytes(size)) for name, size in summary.sent_bytes.items()]
     if summary.group_bytes:
         rows.append((f"inside groups of {plan.tensor}", show_bytes(summary.group_bytes)))
@@ -253,7 +264,10 @@ def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
 
 
 def parts_table(found: Comparison) -> Table | None:
-    """Build the table of the error's parts: pace, waits, model; None if unknown."""
+    """Build the table of the prediction error in parts: pace, waits, model.
+
+    None if the parts are unknown.
+    """
     parts = found.parts
     if parts is None:
         return None

@@ -1,7 +1,8 @@
 """Drawing of one device's backwards and gradient all-reduces.
 
-It shows them with overlap, without overlap, and measured, on one axis. Up to MOST_OWN all-reduces have their own row;
-more share rows. With more than MOST_TOLD, all with the same look share a path.
+It shows them with overlap, without overlap, and measured, on one time axis. Up to MOST_OWN all-reduces have a row
+each; with more, they share rows. With more than MOST_TOLD backwards or all-reduces, equal colours share a path,
+without tooltips.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,12 +31,21 @@ def gain_word(gain_s: float) -> str:
 
 
 def _wide(one: DeviceOverlap, span_s: float) -> bool:
-    """True if the gain is wide enough to be visible."""
+    """True if the time gained or lost by overlap is wide enough to be drawn.
+
+    Arguments:
+        span_s: seconds of the drawing's axis.
+    """
     return abs(one.gained_s) / span_s * (RIGHT - LEFT) > 16
 
 
 def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Markup:
-    """Draw backwards and all-reduces with overlap, without overlap, and measured."""
+    """Draw backwards and all-reduces with overlap, without overlap, and measured.
+
+    Arguments:
+        one: simulation of the device with and without overlap.
+        real: measured backwards and all-reduces; None without a run.
+    """
     sides = [("with overlap", one.beside), ("without overlap", one.apart)]
     sides += [("measured", real)] if real is not None else []
     span_s = max(side.seconds for _, side in sides)
@@ -57,15 +67,16 @@ def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Mark
 
 
 class Panel:
-    """One variant of a drawing: the compute lane, and the all-reduces below it."""
+    """One part of a drawing: a compute lane, and the all-reduces below it."""
 
     def __init__(self, side: SummedBackward, span_s: float, top: float, band: float) -> None:
         """Lay out the lanes and rows.
 
         Arguments:
+            side: backwards and all-reduces to draw.
             span_s: seconds of the drawing's axis.
             top: y coordinate of the panel's top.
-            band: room between the lanes, in drawing units.
+            band: height between the compute lane and the all-reduces, in drawing units.
         """
         self.side, self.scale, self.top, self.band = side, (RIGHT - LEFT) / span_s, top, band
         self.several = len({p.stage for p in side.pieces}) > 1
@@ -78,7 +89,7 @@ class Panel:
         return LEFT + seconds * self.scale
 
     def drawn(self, name: str) -> list[str]:
-        """Draw both lanes, their labels, and a line at the end."""
+        """Draw the compute lane, the all-reduces, their labels, and a line at the end."""
         side, y = self.side, self.top
         parts = [text(LEFT - 8, y + COMPUTE / 2 + 4, name, "name", "end")]
         idle = box(LEFT, y, side.seconds * self.scale, COMPUTE)
@@ -97,7 +108,7 @@ class Panel:
         return parts
 
     def gain(self, one: DeviceOverlap) -> list[str]:
-        """Draw the time gained or lost by overlap."""
+        """Draw the time gained or lost by overlap, as an arrow with its seconds."""
         near, far = sorted((self.x(one.beside.seconds), self.x(one.apart.seconds)))
         y = self.top + COMPUTE + self.band / 2 + 1
         told = f"{show_time(abs(one.gained_s))} {gain_word(one.gained_s)} ({abs(one.gained_s) / one.apart.seconds:.1%})"
@@ -156,7 +167,10 @@ class Panel:
         return [*parts, *(f'<path class="{cls}" d="{"".join(d)}"/>' for cls, d in shared.items() if d), *labels]
 
     def _shares(self, s: GradientSum) -> dict[str, list[tuple[float, float]]]:
-        """Split an all-reduce into intervals with and without concurrent computation."""
+        """Split an all-reduce into time intervals, by CSS class.
+
+        The class is "sum" while the device computes, and "bare" while it does not.
+        """
         busy = sorted([*((p.start_s, p.end_s) for p in self.side.pieces), *self.side.others])
         hidden, bare, at = [], [], s.start_s
         for start_s, end_s in busy:

@@ -1,7 +1,8 @@
 """Report section on the overlap of backwards and gradient all-reduces.
 
-Devices have a drawing, and a table with a row per gradient bucket. The size is bounded: of the devices with different
-drawings, the MOST_DRAWN with the most exposed communication are drawn. A table has at most MOST_LISTED rows.
+A device has a drawing, and a table with a row per gradient bucket. The size of the section is bounded: devices that
+look alike share a drawing, and the MOST_DRAWN drawings with the most exposed communication are shown. A table has at
+most MOST_LISTED rows.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from hocket.reporting.plan_report.overlap_panel import drawing, gain_word, name_
 from hocket.util.units import show_bytes
 
 MOST_DRAWN, MOST_LISTED, MOST_NAMED = 6, 128, 8
-HARDLY = 0.01  # share of the drawing's width; closer times look the same
+HARDLY = 0.01  # two times look the same if they differ by less than this share of the drawing's width
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class OverlapPicture:
 
 @dataclass(frozen=True)
 class OverlapSection:
-    """Section on overlap.
+    """Section of a report on the overlap of backwards and all-reduces.
 
     Attributes:
         sentence: gain by overlap in an iteration.
@@ -55,7 +56,15 @@ class OverlapSection:
 
 
 def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | None:
-    """Build the section on overlap; None if the plan has no gradient all-reduces."""
+    """Build the section on overlap.
+
+    Arguments:
+        found: overlap in the simulated plan; None if the plan has no gradient all-reduces.
+        measured: trace of a run; None without one.
+
+    Returns:
+        None if `found` is None.
+    """
     if found is None:
         return None
     groups: list[list[DeviceOverlap]] = []
@@ -81,14 +90,14 @@ def overlaps(found: Overlap | None, measured: Trace | None) -> OverlapSection | 
 
 
 def _alike(one: DeviceOverlap, other: DeviceOverlap) -> bool:
-    """True if two drawings look the same."""
+    """True if the drawings of two devices look the same."""
     ours, theirs = _moments(one), _moments(other)
     near = HARDLY * one.apart.seconds
     return len(ours) == len(theirs) and all(abs(a - b) <= near for a, b in zip(ours, theirs, strict=True))
 
 
 def _moments(one: DeviceOverlap) -> list[float]:
-    """Return the begin and end times of everything in a drawing."""
+    """Return the begin and end times, in seconds, of everything in a device's drawing."""
     sides = (one.beside, one.apart)
     found = [moment for side in sides for p in side.pieces for moment in (p.start_s, p.end_s)]
     found += [moment for side in sides for s in side.sums for moment in (s.start_s, s.end_s)]
@@ -96,7 +105,12 @@ def _moments(one: DeviceOverlap) -> list[float]:
 
 
 def gained(with_s: float, without_s: float, what: str) -> str:
-    """Describe the gain by overlap, in a sentence."""
+    """Describe the gain by overlap, in a sentence.
+
+    Arguments:
+        with_s, without_s: seconds with and without overlap.
+        what: subject of the sentence.
+    """
     told = f"{what} takes {show_time(with_s)} with overlap and {show_time(without_s)} without"
     if abs(without_s - with_s) < 5e-4 * without_s:
         return f"{told}: nothing is gained."
@@ -134,7 +148,7 @@ def _picture(one: DeviceOverlap, real: SummedBackward | None, alike: Sequence[De
     """Build the drawing and table of one device.
 
     Arguments:
-        real: the measured backward, if there is a run.
+        real: measured backwards and all-reduces of the device; None without a run.
         alike: other devices with the same drawing.
     """
     side = one.beside

@@ -55,18 +55,27 @@ class PlanResults:
 
 @dataclass(frozen=True)
 class Drawings:
-    """All drawings of one plan."""
+    """All drawings of one plan, with texts.
+
+    Attributes:
+        window: part of the predicted trace that is drawn.
+        measured_memory: "series" or "peaks" of a run; empty if its memory was not measured.
+        utilization: titles and drawings of the use of compute lanes.
+        kinds: legend of `utilization`: CSS class and meaning.
+        events: events of the predicted trace in the window.
+        excerpt: description of the excerpt that the predicted drawings show; empty for the whole plan.
+    """
 
     window: Window
     timelines: tuple[Timeline, ...]
     memory: tuple[MemoryCurve, ...]
-    measured_memory: str  # "series", "peaks" or "" (not measured)
-    utilization: tuple[tuple[str, Markup], ...]  # title and drawing
-    kinds: tuple[tuple[str, str], ...]  # legend of utilization: CSS class and meaning
+    measured_memory: str
+    utilization: tuple[tuple[str, Markup], ...]
+    kinds: tuple[tuple[str, str], ...]
     events: list[Event]
     overlaps: OverlapSection | None
     staircase: Staircase | None
-    excerpt: str  # description of the excerpt that the predicted drawings show; empty for the whole plan
+    excerpt: str
 
 
 def report_html(
@@ -80,12 +89,13 @@ def report_html(
     """Build the report of one plan.
 
     Arguments:
-        amplification: sentence on the device time of a plan that yields idle devices (planning/burst/amplification.py).
-        together: the plan with a background job.
-        courses: use of devices over one iteration, of the plan and of the same job launched at once or in waves
+        amplification: sentence on the device time of a plan that yields idle devices; empty for other plans
+            (planning/burst/amplification.py).
+        together: section on a background job; None without one.
+        courses: use of devices over one iteration, for the plan and for the same job in one wave or several waves
             (planning/waves/compare.py).
-        swapped: memory on hosts and in transfer, for a plan that swaps.
-        largest: table of the deepest models (swap_panel.py), and a description of one of their blocks.
+        swapped: bytes over time on hosts and in transfer, for a plan that swaps; None for other plans.
+        largest: table of the deepest models (swap_panel.py), and a description of the block that they repeat.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
@@ -118,9 +128,9 @@ def report_html(
 
 
 def draw(results: PlanResults, together: BackgroundSection | None = None) -> Drawings:
-    """Draw timelines, memory and utilization of one window.
+    """Draw timelines, memory and utilization of a few iterations of a plan.
 
-    The predicted timeline, the measured timeline and the timeline with a background job have one scale.
+    The predicted timeline, the measured timeline and the timeline with a background job have the same time scale.
     """
     plan, trace, summary, measured = results.plan, results.trace, results.summary, results.measured
     shown = results.shown or plan
@@ -169,16 +179,16 @@ def _capacities(plan: Plan) -> dict[int, float]:
 
 
 def _known_memory(measured: DrawnTrace | None) -> str:
-    """Return the kind of measured memory: "series", "peaks" or "" for nothing."""
+    """Return "series", "peaks" or "": the kind of memory record that a run has."""
     if measured is None or not measured.trace.peak_memory_bytes():
         return ""
     return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template.
+    """Fill a template of hocket/reporting/templates.
 
-    Values other than `Markup` are escaped. Control characters are shown as escapes.
+    HTML in values is escaped, except in `Markup`. Control characters are shown as escapes.
     """
     page = _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
     return printable(page, lines=True)
@@ -199,7 +209,14 @@ def _environment() -> Environment:
 
 
 def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
-    """Find begin and end of a critical path; None if the trace lacks its instructions."""
+    """Find begin and end, in seconds, of a critical path in a trace.
+
+    Arguments:
+        path: names of its instructions, such as "device 0: forward 0 #1".
+
+    Returns:
+        None if the path is empty, or if the trace has none of its instructions.
+    """
     if not path:
         return None
     wanted = {device_name.partition(": ")[2] for device_name in path}

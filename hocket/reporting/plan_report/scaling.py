@@ -22,8 +22,8 @@ def scaling_report_html(
     """Build a page with the charts and a table.
 
     Arguments:
-        networks: results on clusters with other links, by bandwidth in bytes per second.
-        link: name of these links.
+        networks: scaling for other bandwidths of one cluster level, by bandwidth in bytes per second; None for none.
+        link: name of this level.
 
     Returns:
         A self-contained HTML document; the same input gives the same bytes.
@@ -78,7 +78,7 @@ def speedup_chart(scaling: Scaling) -> Markup:
 
 
 def batch_chart(scaling: Scaling) -> Markup:
-    """Draw samples per device in the best batch (DeepPool, figure 2)."""
+    """Draw samples per device in the best batch, by devices (DeepPool, figure 2)."""
     points = [(row.devices, row.samples_per_device) for row in scaling.of(OPTIMAL)]
     lines = [(OPTIMAL, line_look(WAYS.index(OPTIMAL)), points)]
     return chart(lines, "Samples of a device in the best batch", "devices (log)", "samples of a device (log)")
@@ -103,6 +103,7 @@ def chart(
     """Draw lines with their points on logarithmic axes.
 
     Arguments:
+        lines: name, look and points (x, y) of each line.
         label: title of the horizontal axis.
         y_title: title of the vertical axis.
         linear: ends of a straight line for comparison.

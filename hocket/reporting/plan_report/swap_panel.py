@@ -12,16 +12,16 @@ from hocket.reporting.plan_report.facts import Table
 from hocket.simulation.swapping.host_memory import HostCourse, Series
 from hocket.util.units import show_bytes
 
-SHOWN = 8  # number of devices drawn
+SHOWN = 8  # maximum number of devices that are drawn
 
 
 @dataclass(frozen=True)
 class SwapPanel:
-    """Drawings by device.
+    """Drawings of swapped bytes over time, by device.
 
     Attributes:
-        hosts: memory on the host.
-        moving: memory in transfer.
+        hosts: bytes of the device's values in host memory.
+        moving: bytes in transfer between device and host.
         rest: number of devices that are not drawn.
     """
 
@@ -31,7 +31,14 @@ class SwapPanel:
 
 
 def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPanel | None:
-    """Draw the curves of a window of the simulated run; None without swapping."""
+    """Draw swapped bytes over a window of the simulated run.
+
+    Arguments:
+        swapped: bytes over time on hosts and in transfer; None for a plan that does not swap.
+
+    Returns:
+        None if `swapped` is None.
+    """
     if swapped is None:
         return None
     devices = tuple(sorted(swapped.host))
@@ -45,7 +52,7 @@ def swap_panel(plan: Plan, swapped: HostCourse | None, window: Window) -> SwapPa
 
 
 def largest_table(found: Sequence[MaxDepth], dtype: str) -> Table:
-    """Build a table of the deepest model of each strategy.
+    """Build a table of the deepest model that each strategy can train.
 
     Arguments:
         dtype: data type of the weights, such as "bfloat16".

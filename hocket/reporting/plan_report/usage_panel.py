@@ -1,8 +1,8 @@
 """Usage panel: memory and compute of every device over one iteration.
 
-It compares a plan launched all at once with the same plan in waves. A row is a device, and a column is a run. All
-columns have the same scales of seconds and bytes. Memory is drawn above, and the computing share of the device below.
-At most MOST devices are drawn.
+It compares a plan with one wave (launched all at once) with the same plan in several waves. A row is a device, and a
+column is a run, predicted or measured. All columns have the same scales of seconds and bytes. A cell has the memory
+above, and the share of the device that computes below. At most MOST devices are drawn.
 
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6.
 """
@@ -34,10 +34,10 @@ class UsagePanel:
 
     Attributes:
         titles: titles of the columns.
-        figures: table of metrics by run.
+        figures: table of metrics with a row per run.
         rest: number of devices without a drawing.
         measured: True if a measured run is drawn.
-        flat: True if only memory peaks of the measured run are known.
+        flat: True if of the measured run's memory only the peak is known, which is drawn as a flat line.
         limited: True if the capacity is drawn.
     """
 
@@ -58,12 +58,13 @@ def usage_panel(
     capacity_bytes: Mapping[int, float],
     excerpt: str = "",
 ) -> UsagePanel | None:
-    """Build the section on device use; None without a prediction.
+    """Build the section on device use; None without a predicted run.
 
     Arguments:
-        courses: predicted runs.
-        measured: trace of a run of the plan.
-        samples: samples of one iteration of the run.
+        courses: predicted runs, one for each column.
+        measured: trace of a run of the plan; None without one.
+        samples: samples of one iteration of the measured run.
+        capacity_bytes: memory capacity by device.
         excerpt: description of the excerpt that `courses` cover; empty for the whole plan.
     """
     if not courses:
@@ -116,7 +117,13 @@ def _peak(one: Usage, device: int, peaks: Mapping[int, float]) -> float | None:
 
 @dataclass(frozen=True)
 class _UsageFrame:
-    """Scales of all cells."""
+    """Common scales of all cells.
+
+    Attributes:
+        width: width of a cell, in drawing units.
+        span_s, top_bytes: seconds of the width, and bytes of the height of the memory drawing.
+        capacity_bytes, peaks: memory capacity, and measured peak bytes, by device.
+    """
 
     width: float
     span_s: float
@@ -125,7 +132,11 @@ class _UsageFrame:
     peaks: Mapping[int, float]
 
     def cell(self, one: Usage, device: int, x: float, y: float, first: bool) -> list[str]:
-        """Draw one device in one run."""
+        """Draw the cell of one device in one run, at (x, y).
+
+        Arguments:
+            first: True for the first column, which has the labels.
+        """
         compute = y + _MEMORY + _BETWEEN
         length = one.period_s / self.span_s * self.width
         parts = [f'<path class="grid" d="M{num(x)} {num(compute + _COMPUTE)}h{num(self.width)}"/>']
@@ -162,7 +173,12 @@ class _UsageFrame:
 
 
 def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: float) -> str:
-    """Return the path of a step function; equal neighbours are merged."""
+    """Return the path data of a step function; equal neighbours are merged.
+
+    Arguments:
+        shares: values from 0 to 1, evenly spread over the length.
+        x, bottom, length, height: place and size of the drawing.
+    """
     rounded = np.round(np.clip(shares, 0.0, 1.0), 3)
     parts = [f"M{num(x)} {num(bottom - float(rounded[0]) * height)}"]
     for k in np.flatnonzero(np.diff(rounded)).tolist():
@@ -173,8 +189,8 @@ def _steps(shares: np.ndarray, x: float, bottom: float, length: float, height: f
 def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mapping[int, float]) -> Table:
     """Build a table with a row per run.
 
-    Columns are samples, time, throughput, computing share, peak memory, and the share of time with less than half of
-    the variable memory.
+    Columns are samples, time, throughput, share of time that devices compute, peak memory, and valley. The valley is
+    the share of time in which a device holds less than half of its variable memory.
     """
     rows = []
     for course in columns:
@@ -199,9 +215,11 @@ def _figures(columns: Sequence[PlanTimeline], shown: Sequence[int], peaks: Mappi
 
 
 def _told(held: float, most: float) -> str:
-    """Format the peak memory.
+    """Format the peak memory of a run.
 
-    If more memory can be held in another timing, both numbers are shown.
+    Arguments:
+        held: peak bytes in the drawn timing.
+        most: peak bytes in any timing; shown as well if it is larger. 0 if unknown.
     """
     return f"{show_bytes(most)} ({show_bytes(held)} drawn)" if most > held else show_bytes(held)
 

@@ -1,1 +1,1 @@
-"""Analysis of a simulated run: traffic, overlap and its gain."""
+"""Analysis of a simulated run: traffic, and the gain from overlap."""

@@ -1,7 +1,8 @@
-"""Gain of overlap: backwards of a plan with and without concurrent gradient sums.
+"""Gain from overlap: backwards with and without concurrent gradient sums.
 
-Times are the kernel's, of an iteration in the steady state. Nothing is simulated here. One device of every stage is
-compared, because its replicas do the same.
+A gradient sum is an all-reduce or reduce-scatter of a gradient bucket. Two simulated runs are compared, in an
+iteration of the steady state. Nothing is simulated here. One device of every stage is compared, because its replicas
+do the same.
 """
 
 from dataclasses import replace
@@ -27,11 +28,14 @@ _BACKWARD = KINDS.index(Kind.BACKWARD)
 
 
 def overlap_of(beside: SimulationResult, apart: SimulationResult) -> Overlap | None:
-    """Compare two runs of one plan; None if no gradients are summed.
+    """Compare two runs of one plan.
 
     Arguments:
         beside: the run with overlap.
         apart: the run without overlap (without_overlap.py).
+
+    Returns:
+        None if no gradients are summed over devices.
     """
     shapes = beside.program.stages
     found, rows = [], [_backwards(outcome) for outcome in (beside, apart)]
@@ -56,7 +60,11 @@ def _spread(devices: list[int]) -> list[int]:
 
 
 def _steady_update(outcome: SimulationResult, device: int) -> int | None:
-    """Last update of a device with all its sums finished in the steady state."""
+    """Number of the last update of a device that ends in the steady state.
+
+    An update ends with its last gradient sum. If no update ends in the steady state, the result is the last update of
+    the run. It is None for a device without gradient sums.
+    """
     ends = updates_with_sums(outcome.trace, device)
     last = steady_state(outcome).last
     until_s = outcome.makespan_s
@@ -68,7 +76,17 @@ def _steady_update(outcome: SimulationResult, device: int) -> int | None:
 
 
 def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> SummedBackward | None:
-    """Backwards of one update from a run's trace, cut at buckets, with bytes of sums."""
+    """Last backwards of one update on a device, and the gradient sums after them.
+
+    Backwards are cut at the moments at which a bucket is complete. Sums have their bytes, threads and the moments at
+    which their gradients are complete.
+
+    Arguments:
+        rows: result of `_backwards` for the run.
+
+    Returns:
+        None if the trace has no such backwards.
+    """
     found = summed_backward(outcome.trace, outcome.program.rule.batch, device, update)
     if found is None:
         return None
@@ -89,7 +107,11 @@ def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> Su
 
 
 def _backwards(outcome: SimulationResult) -> _Rows:
-    """Backwards by device and stage: (part, first node, last node, microbatch)."""
+    """Backwards of a run's program, by device and stage.
+
+    Returns:
+        Part of the program, first and last node in the part, and microbatch of each backward.
+    """
     skeleton = outcome.layout.skeleton
     found: _Rows = {}
     for part in skeleton.parts:
@@ -102,7 +124,13 @@ def _backwards(outcome: SimulationResult) -> _Rows:
 def _pieces(
     outcome: SimulationResult, rows: list[_Row], whole: BackwardPiece, found: SummedBackward
 ) -> list[BackwardPiece]:
-    """One backward, cut at the times at which the gradients of a bucket are complete."""
+    """Cut one backward at the moments at which the gradients of a bucket are complete.
+
+    Arguments:
+        rows: backwards of the device and stage, from `_backwards`.
+        whole: the backward to cut.
+        found: the backwards and sums that it belongs to; times count from their start.
+    """
     layout = outcome.layout
     stride = layout.skeleton.program.stride
     for part, first, last, index in rows:

@@ -19,12 +19,12 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes per iteration.
+    """Bytes that move in one iteration.
 
     Attributes:
-        messages: sends between stages, by pair of devices.
-        collectives: hops of rings, by pair of devices. If one column is simulated for several equal columns, the
-            rings are those of all columns.
+        messages: bytes of sends between stages, by pair of devices.
+        collectives: bytes that each rank of a ring sends to the next, by pair of devices. If one column is simulated
+            for several equal columns, the rings contain the devices of all columns.
         swapped_bytes: bytes between devices and their hosts.
     """
 
@@ -33,7 +33,7 @@ class Traffic:
     swapped_bytes: float
 
     def between(self) -> dict[Pair, float]:
-        """Bytes of messages and collectives together, by ascending pair of devices."""
+        """Bytes of messages and collectives together, by pair of devices, ascending."""
         pairs = sorted(self.messages.keys() | self.collectives.keys())
         return {pair: self.messages.get(pair, 0.0) + self.collectives.get(pair, 0.0) for pair in pairs}
 
@@ -42,7 +42,8 @@ def traffic_of(outcome: SimulationResult, members: int = 1, slices: bool = False
     """Compute the traffic of one iteration of a run.
 
     Arguments:
-        members: ranks of the tensor-parallel group that a device of the run stands for; each reduces its own part.
+        members: number of ranks of the tensor-parallel group that a device of the run stands for. Each rank reduces
+            its own shard of the gradients.
         slices: True if each rank sends a part of a message between stages (scatter/gather), False for the whole
             message.
     """
@@ -79,7 +80,11 @@ def traffic_of(outcome: SimulationResult, members: int = 1, slices: bool = False
 
 
 def by_level(cluster: Cluster, between: Mapping[Pair, float]) -> dict[str, float]:
-    """Bytes by the name of the cluster's level that they cross."""
+    """Bytes by name of the cluster's level that they cross.
+
+    Arguments:
+        between: bytes by pair of devices.
+    """
     levels = {level.name: 0.0 for level in cluster.levels}
     for pair, size in between.items():
         levels[cluster.levels[cluster.level_between(*pair)].name] += size
@@ -87,5 +92,5 @@ def by_level(cluster: Cluster, between: Mapping[Pair, float]) -> dict[str, float
 
 
 def by_name(between: Mapping[Pair, float]) -> dict[str, float]:
-    """Bytes by "source>target", in ascending order of devices."""
+    """Bytes by pair of devices, with pairs as text "source>target", ascending."""
     return {f"{source}>{target}": size for (source, target), size in sorted(between.items())}

@@ -1,9 +1,10 @@
-"""A program without overlap of gradient sums, to measure the gain of overlap.
+"""A program without overlap of gradient sums and backwards, for comparison.
 
-This module only adds edges. Every sum of gradients waits for the last backward of its update on each of its devices,
-on all stages that they host. It also waits for the sum before it, in the order in which backwards compute gradients.
-A sum cannot wait for backwards after the first instruction that uses the sum (a step, or a swap out). All other
-overlap remains.
+A gradient sum is an all-reduce or reduce-scatter of a gradient bucket. This module only adds edges to the lowered
+program. Every gradient sum waits for the last backward of its update on each device of its group, over all stages on
+the device. It also waits for the sum before it, in the order in which backwards compute gradients. A sum cannot wait
+for backwards that come after the first instruction that uses the sum (a step, or a swap out). All other overlap
+remains.
 """
 
 from collections.abc import Iterable
@@ -23,8 +24,8 @@ _SUMMED = (ValueKind.REDUCED, ValueKind.PART)
 def sums_apart(layout: NodeLayout) -> NodeLayout | None:
     """Lowered program with its gradient sums after the backwards.
 
-    The result is None without gradient sums, and for programs with swap lanes, in which sums have an order of their
-    own.
+    Returns:
+        None if there is no gradient sum to delay, and for programs with swap lanes, which order sums otherwise.
     """
     if any(lane in SWAP_LANES.values() for _, lane in layout.program.lanes):
         return None
@@ -42,7 +43,11 @@ def sums_apart(layout: NodeLayout) -> NodeLayout | None:
 
 
 def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
-    """Additional edges in one part of the program: (node, sum that waits for it)."""
+    """Additional edges in prologue, period or epilogue.
+
+    Returns:
+        Pairs of a node, and a gradient sum that waits for the node's end.
+    """
     skeleton, batch = layout.skeleton, layout.program.rule.batch
     last: dict[tuple[int, int, int], int] = {}  # last backward, by device, microbatches of an update, and update
     taken: dict[tuple[int, int, int], int] = {}  # last backward before the first use of a sum, by device, stage, update
@@ -74,10 +79,14 @@ def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
 def _chain(
     part: ProgramPart, places: dict[int, tuple[int, int, int]], devices: Iterable[list[int]]
 ) -> set[tuple[int, int]]:
-    """Edges that serialize the sums of each device.
+    """Edges that serialize the gradient sums of each device.
 
     The order is by update, then from the last stage to the first, then by bucket. There are no edges if a lane has
     another order, because the sums would wait for each other.
+
+    Arguments:
+        places: for each sum, by node: update, negative stage, and bucket.
+        devices: for each device, the nodes of its sums.
     """
     lanes: dict[int, tuple[int, int, int]] = {}
     for node in sorted(places):  # nodes of a lane are in its order

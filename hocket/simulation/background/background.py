@@ -1,7 +1,8 @@
 """Simulation of a background job on devices that a foreground job leaves idle.
 
-The kernel simulates the run without a background job. replay.py simulates it again with the background job.
-Throughput and slowdown compare the steady states of both.
+The background job submits launches to each device: pieces of work that run to their end. The kernel
+(simulation/engine/kernel.py) simulates the foreground without a background job. replay.py simulates it again with the
+background job. Throughput and slowdown compare the steady states of both.
 
 Source: Park et al., DeepPool (MLSys 2022), sections 5 and 7.
 """
@@ -24,23 +25,24 @@ from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import Steady, steady_state
 
 REPEATS = 24
-"""Sufficient repetitions of the period: launches begin at another time in each of them."""
-_ROUNDS = 2  # replays with more paused operators; a third changes nearly nothing
+"""Sufficient repetitions of the steady-state period: launches begin at another time in each of them."""
+_ROUNDS = 2  # further replays, each with more paused operators; a third changes nearly nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Collocated:
-    """A foreground job and a background job together.
+    """Simulated foreground and background job together.
 
     Attributes:
-        alone: the run without the background job.
-        foreground: the run with the background job; it has no records of memory.
-        devices: devices that run the background job; it runs alone on devices that the foreground does not use.
-        launches: begin, end and seconds of work of every launch, by device of the foreground; shape (launches, 3).
+        alone: the foreground's run without the background job.
+        foreground: the foreground's run with the background job; it has no records of memory.
+        rules: rules of sharing a device.
+        devices: devices that run the background job. It runs alone on a device that the foreground does not use.
+        launches: begin, end and seconds of work of every launch; shape (launches, 3). By device that both jobs use.
         paused: layers and collectives of the foreground beside which no launch begins, because they lost too much
             time.
         lost_s: seconds that the foreground's layers and collectives lost, by cause (`BackgroundReplay.lost_s`).
-        ceilings: maximum of what both jobs do together, by device of the foreground.
+        ceilings: joint limit on the rates of both jobs, by device that both jobs use.
     """
 
     alone: SimulationResult
@@ -55,12 +57,12 @@ class Collocated:
 
     @cached_property
     def steady(self) -> tuple[Steady, Steady]:
-        """Steady states without and with the background job."""
+        """Steady states of the foreground without and with the background job."""
         return steady_state(self.alone), steady_state(self.foreground)
 
     @property
     def slowdown(self) -> float:
-        """Seconds of an iteration with the background job, relative to those without it."""
+        """Seconds of a foreground iteration, relative to those without background job."""
         before, after = self.steady
         return after.iteration_s / before.iteration_s
 
@@ -78,9 +80,9 @@ class Collocated:
 
     @property
     def at_ceiling(self) -> bool:
-        """True if no launch may begin beside a layer.
+        """True if no launch may begin beside a layer of the foreground.
 
-        The background then uses no device better than the foreground does.
+        The background job then uses no device better than the foreground job does.
         """
         return all(one.room < self.rules.least_share for one in self.ceilings.values())
 
@@ -102,7 +104,7 @@ class Collocated:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second of both jobs over all devices.
+        """Samples per second of both jobs over all devices, added up.
 
         It is the total throughput if both jobs train the same model.
         """
@@ -110,7 +112,10 @@ class Collocated:
 
     @cached_property
     def idle(self) -> dict[int, tuple[float, float]]:
-        """Idle share of each device of the cluster, without and with the background job."""
+        """Share of time in which each device is idle, without and with the background job.
+
+        The result has all devices of the cluster.
+        """
         before = self.steady[0]
         begin, end = self._window
         found = {}
@@ -125,9 +130,9 @@ class Collocated:
 
     @cached_property
     def trace(self) -> Trace:
-        """Trace of the foreground with the background job.
+        """Trace of the foreground's run with the background job.
 
-        Consecutive launches are one span. Memory has peaks only.
+        Launches that follow each other without a gap are one span. Of memory it has only peaks.
         """
         spans = {d: _joined(log[:, :2]) for d, log in self.launches.items() if len(log)}
         found, none = self.foreground.trace, np.zeros(0)
@@ -138,7 +143,7 @@ class Collocated:
 
     @property
     def _window(self) -> tuple[float, float]:
-        """Begin and end of the measured window: whole periods of the steady state."""
+        """Begin and end, in seconds, of the whole steady-state periods that are measured."""
         layout, steady = self.foreground.layout, self.steady[1]
         if steady.last < 0:
             return 0.0, self.foreground.makespan_s
@@ -151,7 +156,7 @@ class Collocated:
 
     @cached_property
     def _computed(self) -> dict[int, np.ndarray]:
-        """Begin and end of the foreground's computations, by device; shape (nodes, 2)."""
+        """Begin and end of the foreground's compute nodes, by device; shape (nodes, 2)."""
         run, found = self.foreground, {}
         unrolled = Unrolled(run.layout, run.costs)
         nodes = [n for n in range(len(run.end_s)) if unrolled.computes(n)]
@@ -213,6 +218,9 @@ def background_of(outcome: SimulationResult, name: str = "") -> Background:
     Its launches are forwards and backwards, layer by layer, and steps. Work of the host and idle times are left out,
     because a background job has time to load data ahead.
 
+    Arguments:
+        name: name of the job; by default the program's name.
+
     Raises:
         InputError: the run has several devices.
     """
@@ -242,7 +250,11 @@ def background_of(outcome: SimulationResult, name: str = "") -> Background:
 
 
 def _joined(spans: np.ndarray) -> np.ndarray:
-    """Join spans without a gap between them; both of shape (spans, 2)."""
+    """Join spans of time without a gap between them.
+
+    Arguments:
+        spans: begin and end of each span; shape (spans, 2), like the result.
+    """
     if not len(spans):
         return spans
     apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * SOON_S)

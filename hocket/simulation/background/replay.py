@@ -1,14 +1,15 @@
 """Replay of a run with a background job in idle times and beside layers.
 
-Nodes, their order and their dependencies are those of the lowered program, so that a delay on one device delays the
-others.
+Nodes, their order and their dependencies are those of the lowered program (engine/lower.py), so that a delay on one
+device delays the others. The background job submits launches: pieces of work that run to their end on one device.
 
 - Shares of a device: cost/contention.py (`Collocation`, `Ceiling`).
 - Compute instructions: they proceed layer by layer.
-- Links, cores, and devices with several compute lanes: they are shared as in the kernel (sharing.py).
-- Collectives: a background job on any of their devices slows them down.
+- Links, cores, and devices with several compute lanes: they are shared as in the simulation (engine/sharing.py).
+- Collectives: a launch on any of their devices slows them down.
 - Memory: it is not simulated again.
-- Ties: events at the same time are ordered by (launches last, order of scheduling), so the foreground goes first.
+- Ties: at the same time, begins of launches come last; other events have the order in which they were scheduled. So
+  the foreground goes first.
 
 A replay without progress ends with an InternalError (`_patience`).
 """
@@ -32,11 +33,11 @@ from hocket.simulation.result import SimulationResult
 Operator = tuple[int, int, int]
 """Signature of a node, its number of samples, and the index of a layer in the node (0 for a collective)."""
 
-_AT, _BEHIND = 0, 1  # order of events at the same time: first ends, then begins of launches
+_AT, _BEHIND = 0, 1  # order of events at the same time: first ends of nodes and launches, then begins of launches
 COLLECTIVE = "collective"
 """Key of `BackgroundReplay.lost_s` for the lost seconds of collectives."""
-SOON_S = 1e-9  # delay of a launch after room appears: shorter gaps come from rounding and are ignored
-_SHOWN = 8  # maximum number of nodes in motion that an error message lists
+SOON_S = 1e-9  # seconds after which a launch uses room that appears; shorter gaps come from rounding and are ignored
+_SHOWN = 8  # maximum number of running nodes that an error message lists
 
 
 class BackgroundReplay:
@@ -45,11 +46,11 @@ class BackgroundReplay:
     Attributes:
         start: start of every node, in seconds.
         end: end of every node, in seconds.
-        cause: for every node, the node that released it; -1 for none.
-        seen: by operator, its seconds, and its seconds without launches.
-        lost_s: seconds that layers of the foreground lost in all lanes, by the kind of the launch; and under
-            "collective" the seconds that collectives lost to launches of any kind. Instructions that wait for them do
-            not count.
+        cause: for every node, the node that ended last of all that it waited for; -1 for none.
+        seen: by operator, its seconds over the run, and what they would have been without launches.
+        lost_s: seconds that layers of the foreground lost in all lanes, by kind of the launch; and under "collective"
+            the seconds that collectives lost to launches of any kind. Waiting times of other instructions are not
+            included.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class BackgroundReplay:
         """Replay to the end of the foreground.
 
         Raises:
-            InternalError: the foreground makes no progress: no node is in motion, or a node in motion does not end.
+            InternalError: the foreground makes no progress: no node runs, or a running node does not end.
         """
         self._begin([n for n, waits in enumerate(self.waits) if waits == 0], 0.0)
         for device in self.devices.values():
@@ -116,7 +117,10 @@ class BackgroundReplay:
     # Nodes of the foreground
 
     def _begin(self, ready: list[int], now: float) -> None:
-        """Begin ready nodes; nodes without duration end at once, and successors follow."""
+        """Begin nodes that are ready.
+
+        A node without duration ends at once, and its successors begin if they are ready.
+        """
         while ready:
             n = ready.pop(0)
             self.start[n] = now
@@ -138,9 +142,9 @@ class BackgroundReplay:
                 self._flow(one, now)
 
     def _members(self, n: int) -> tuple[int, ...]:
-        """Devices with a background on which a collective or a compute instruction runs.
+        """Devices with a background job on which a node runs.
 
-        The result is empty for all other instructions.
+        Only collectives and compute instructions count. The result is empty for all other nodes.
         """
         one = self.nodes.instruction(n)
         if one.kind in COLLECTIVES:
@@ -148,12 +152,16 @@ class BackgroundReplay:
         return (one.device,) if self.nodes.computes(n) and one.device in self.devices else ()
 
     def _flow(self, one: Motion, now: float) -> None:
-        """End a node's latency: it shares links from now on."""
+        """End the latency of a node: from now on it shares links."""
         one.phase, one.left, one.since = 1, self.shares.work_s[one.node], now
         self._repace(self.shares.enter(one.node), now)
 
     def _layer(self, one: Motion, at: int, now: float) -> None:
-        """Begin a layer of a compute instruction."""
+        """Begin a layer of a compute instruction.
+
+        Arguments:
+            at: index of the layer in the instruction.
+        """
         device = self.devices[one.devices[0]]
         one.at, one.left, one.lost_s = at, one.works[at].fraction * self.shares.work_s[one.node], 0.0
         one.began = one.since = now
@@ -165,7 +173,7 @@ class BackgroundReplay:
         self._ask(device, now)
 
     def _over(self, one: Motion, now: float) -> None:
-        """End a latency, a layer or a node."""
+        """End the latency or the current layer of a node, or the node itself."""
         n = one.node
         if one.computes:
             self._advance(one, now)
@@ -193,7 +201,7 @@ class BackgroundReplay:
             self._ask(self.devices[d], now)
 
     def _finish(self, n: int, now: float) -> list[int]:
-        """End a node; return the successors that are ready now."""
+        """End a node; return its successors that can begin now."""
         self.end[n] = now
         self._finished += 1
         found = []
@@ -209,7 +217,7 @@ class BackgroundReplay:
             self._pace(self._moving[n], now)
 
     def _pace(self, one: Motion, now: float) -> None:
-        """Set the rate of a node in motion from shared resources and concurrent launches."""
+        """Set the rate of a running node, from shared resources and concurrent launches."""
         self._advance(one, now)
         one.pace = self._slowed(one)
         one.rate = one.pace * (self.shares.rate(one.node) if one.phase == 1 else 1.0)
@@ -218,14 +226,14 @@ class BackgroundReplay:
             self._push(now + max(0.0, one.left) / one.rate, _AT, one.node, -1, one.version)
 
     def _slowed(self, one: Motion) -> float:
-        """Progress of a node, relative to its progress without launches."""
+        """Rate of a node, relative to its rate without launches."""
         if one.computes:
             return self.devices[one.devices[0]].pace
         disturbed = any(self.devices[d].busy for d in one.devices)
         return 1 / self.rules.collective_slowdown if disturbed else 1.0
 
     def _advance(self, one: Motion, now: float) -> None:
-        """Update a node's progress since the last update, at its rate until now."""
+        """Subtract the work that a node has done since its last update."""
         passed = now - one.since
         one.left -= passed * one.rate
         one.since = now
@@ -242,7 +250,7 @@ class BackgroundReplay:
     # Launches of the background
 
     def _settle(self, device: SharedDevice, now: float) -> None:
-        """Update the rates of a launch and of the layers beside it."""
+        """Update the rates of the launch on a device and of the layers beside it."""
         device.advance(now)
         ends = device.settle(now)
         for one in list(device.layers.values()):
@@ -257,7 +265,7 @@ class BackgroundReplay:
             self._push(now + SOON_S, _BEHIND, -1, device.number, 0)
 
     def _launch(self, device: SharedDevice, now: float) -> None:
-        """Begin a launch, if the rules allow it and the foreground leaves room."""
+        """Begin the next launch, if the rules allow it and the foreground leaves room."""
         device.asked = False
         if self._may(device) and (share := device.room()) > 0:
             device.begin(share, now)
@@ -272,7 +280,7 @@ class BackgroundReplay:
         return self.rules.beside or not device.layers
 
     def _launch_over(self, device: SharedDevice, now: float) -> None:
-        """End a launch; the launches queued together with it follow at once."""
+        """End a launch; the launches that were queued with it follow at once."""
         device.advance(now)
         for one in device.layers.values():
             self._advance(one, now)
@@ -290,10 +298,10 @@ class BackgroundReplay:
     def _patience(self) -> float:
         """Maximum number of seconds until the next latency, layer or node ends.
 
-        Only the launches that are on its device when a layer begins can stop the layer completely. They are those of
-        one queue (`outstanding`), each with at least half of the least share. Beside launches that begin later, a
-        layer has at least half of its pace (`Collocation.rates`). A collective has the pace that
-        `collective_slowdown` leaves. All nodes have at least their least share of links and cores
+        A layer can be stopped completely only by launches that are on its device when it begins. These are the
+        launches of one queue (`Collocation.outstanding`), each with at least half of the least share. Beside launches
+        that begin later, a layer has at least half of its pace (`Collocation.rates`). A collective has the pace that
+        `Collocation.collective_slowdown` leaves. All nodes have at least their least share of links and cores
         (`ResourceLoads.least_rate`).
         """
         rules = self.rules
@@ -308,7 +316,7 @@ class BackgroundReplay:
         return blocked_s + slowest * nodes_s + 2 * SOON_S
 
     def _stuck(self, now: float) -> InternalError:
-        """Error for a replay without progress, with its state."""
+        """Error for a replay without progress; the message describes its state."""
         moving = [f"{self.nodes.instruction(n).name} (node {n})" for n in list(self._moving)[:_SHOWN]]
         launched = [str(d) for d, device in self.devices.items() if device.busy]
         first = next((n for n, waits in enumerate(self.waits) if waits > 0), -1)

@@ -1,1 +1,1 @@
-"""The event loop: nodes, resources, kernel."""
+"""The event loop of the simulator: nodes, shared resources, kernel.py."""

@@ -1,7 +1,7 @@
-"""Arrivals of members at the collectives of a run, as tables for the kernel.
+"""Arrivals of ranks at the collectives of a run, as tables for kernel.py.
 
-The kernel uses the tables to compute the expected arrival of the last member (meetings.py). This module has structure
-and costs, and no clock.
+kernel.py uses the tables to compute the expected arrival of the last rank (meetings.py). This module has structure and
+costs, and no clock.
 """
 
 import numpy as np
@@ -17,7 +17,8 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
     """Last node of each compute lane before each collective.
 
     Returns:
-        Pointers by node, and nodes: those before collective n are nodes[pointer[n] : pointer[n + 1]].
+        `pointer`, with an entry for each node of the run, and `nodes`. The last nodes before collective n are
+            nodes[pointer[n] : pointer[n + 1]].
     """
     skeleton, (prologue, period, _) = layout.skeleton, layout.sizes
     joint = np.array([signature.members[0].kind in COLLECTIVES for signature in skeleton.signatures], dtype=np.bool_)
@@ -38,8 +39,8 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
     between = np.array(own, dtype=np.int64).reshape(-1, 3)
     lanes = np.broadcast_to(lane[prologue + source], first.shape) if len(source) else np.zeros_like(first)
     table = np.concatenate((np.stack([first[valid], second[valid], lanes[valid]], axis=1), between))
-    # Nodes of a lane are numbered in order. If a collective waits for several nodes of a lane, the greatest is the
-    # last.
+    # Nodes of a lane are numbered in order. If a collective waits for several nodes of a lane, the one with the
+    # greatest number is the last.
     table = table[np.lexsort((table[:, 0], table[:, 2], table[:, 1]))]
     last = np.ones(len(table), dtype=np.bool_)
     last[:-1] = (table[1:, 1:] != table[:-1, 1:]).any(axis=1)
@@ -48,14 +49,14 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def meeting_tables(layout: NodeLayout, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Tables of collectives for the kernel; empty arrays if compute times do not vary.
+    """Tables of collectives for kernel.py; empty arrays if compute times do not vary.
 
     Returns:
-        - variance: by signature and size class, as in `cost_tables`.
-        - copies: by signature, number of members that each member of a collective stands for; 0 for other nodes.
+        - variance: variance of a node's seconds, by signature and size class, as in `cost_tables`.
+        - copies: by signature of a collective, number of ranks that each simulated rank stands for; 0 for other nodes.
         - pointer, nodes: result of `arrivals`.
         - means, variances, late, tail: tables of cost/stragglers.py.
-        - spread, lateness: by node, for the kernel to write.
+        - spread, lateness: one entry for each node, which kernel.py writes.
     """
     if not costs.varies:
         none, counts = np.zeros(0), np.zeros(0, dtype=np.int64)

@@ -1,10 +1,15 @@
-"""Event queue with its clock, and the loop that plays a lowered program.
+"""The simulator's event queue and loop, which plays a lowered program (lower.py).
 
 These functions use only indexing and arithmetic on flat arrays, so that they run with and without numba and give the
-same bits. Ties are broken by (time, order of scheduling), so that equal input gives equal output.
+same bits. Events at the same time are taken in the order in which they were scheduled, so that equal input gives equal
+output.
 
-The queue is a binary heap of slots. A slot has one event, and there is one slot for each lane. Events can be moved
-while they wait.
+The queue is a binary heap of slots. There is one slot for each lane, with at most one event. An event can be moved to
+another time while it waits. Arguments of the queue are:
+
+- heap: slots in the order of the binary heap.
+- where: by slot, its position in the heap; -1 if it has no event.
+- time, rank: by slot, seconds of its event, and number that orders events at the same time.
 """
 
 from collections.abc import Callable
@@ -17,12 +22,13 @@ Ints = Any
 Floats = Any
 
 OTHERS, BEGINS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(6)
-"""Role of a node: when its changes of memory apply.
+"""Role of a node: when its changes of device memory take effect.
 
 - OTHERS: when the node ends.
-- BEGINS, COMPUTES, FINISHES: first part, whole, and last part of a compute instruction. Its own changes apply when
-  the node ends. Late changes of sends on the device apply when the compute instruction begins and when it ends.
-- SENDS: late, at the next begin or end of a compute instruction on the device.
+- BEGINS, COMPUTES, FINISHES: first part, whole, and last part of a compute instruction. Its own changes take effect
+  when the node ends. Postponed changes of sends on the device take effect when the compute instruction begins and when
+  it ends.
+- SENDS: postponed to the next begin or end of a compute instruction on the device.
 - AT_ONCE: when the send starts, if it waited last for a compute instruction of the device; otherwise as for SENDS.
 """
 
@@ -33,7 +39,7 @@ def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
 
 
 def rise(heap: Ints, where: Ints, time: Floats, rank: Ints, position: int) -> int:
-    """Move a slot of the heap up to its place; return the new position."""
+    """Move the slot at a position of the heap up to its place; return this place."""
     slot = heap[position]
     while position > 0:
         parent = (position - 1) // 2
@@ -48,7 +54,7 @@ def rise(heap: Ints, where: Ints, time: Floats, rank: Ints, position: int) -> in
 
 
 def sink(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, position: int) -> None:
-    """Move a slot of the heap down to its place."""
+    """Move the slot at a position of the heap down to its place."""
     slot = heap[position]
     while True:
         child = 2 * position + 1
@@ -66,7 +72,12 @@ def sink(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, position:
 
 
 def schedule(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, slot: int, at_s: float, order: int) -> int:
-    """Set or move the event of a slot to a time; return the heap's size."""
+    """Set the event of a slot, or move it to another time; return the heap's size.
+
+    Arguments:
+        at_s: time of the event, in seconds.
+        order: number that orders events at the same time.
+    """
     time[slot] = at_s
     rank[slot] = order
     if where[slot] < 0:
@@ -78,7 +89,7 @@ def schedule(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int, slot:
 
 
 def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
-    """Remove the first event, of slot heap[0]; return the heap's size."""
+    """Remove the first event, which is in slot heap[0]; return the heap's size."""
     where[heap[0]] = -1
     size -= 1
     if size > 0:
@@ -88,9 +99,15 @@ def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
 
 
 def rate_of(s: int, use_ptr: Ints, use_resource: Ints, use_sharing: Ints, capacity: Floats, load: Floats) -> float:
-    """Rate of a node.
+    """Rate of a running node, relative to its rate alone.
 
-    It is the smallest share of its resources (sharing 1), times the smallest share of its speeds (sharing 2).
+    It is the smallest capacity / load over the node's resources with sharing 1, times the smallest capacity / load
+    over those with sharing 2 (`Sharing` in cost/contention.py). Both factors are at most 1.
+
+    Arguments:
+        s: signature of the node.
+        use_ptr, use_resource, use_sharing, capacity: tables of `tables.use_tables`.
+        load: present load of each resource.
     """
     rate, speed = 1.0, 1.0
     for u in range(use_ptr[s], use_ptr[s + 1]):
@@ -116,13 +133,24 @@ def retime(
     left: Floats,
     since: Floats,
 ) -> tuple[int, int]:
-    """Update the rates of nodes that share a resource with an added or removed node.
+    """Update the rates of running nodes that share a resource with a node.
+
+    The node has just been added to the loads, or removed from them. Events of the running nodes are moved to their new
+    ends.
 
     Arguments:
         s: signature of the added or removed node.
+        order: number of events scheduled so far.
+        size: size of the heap.
+        queue: heap, where, time, rank.
+        uses: tables of `tables.use_tables`.
+        load: present load of each resource.
+        moving: by lane, True if its node uses resources at present.
+        plays: by lane, signature of its node.
+        rate, left, since: by lane, rate of its node, and seconds of work that were left at the time `since`.
 
     Returns:
-        The order counter and the heap's size.
+        New `order` and `size`.
     """
     heap, where, time, rank = queue
     use_ptr, use_resource, _, use_sharing, share_ptr, share_lane, capacity = uses
@@ -144,7 +172,15 @@ def retime(
 def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> tuple[int, int]:
     """Template and repetition of a node.
 
-    Nodes are numbered prologue, periods, epilogue.
+    Nodes are numbered in the order prologue, repetitions of the period, epilogue. Templates are numbered in the order
+    prologue, one period, epilogue. The repetition is 0 for nodes of the prologue and `repeats` for nodes of the
+    epilogue.
+
+    Arguments:
+        n: number of the node.
+        n_prologue, n_period: number of nodes in the prologue and in one period.
+        base: number of the first node of the epilogue.
+        repeats: number of repetitions of the period.
     """
     if n < n_prologue:
         return n, 0
@@ -155,9 +191,14 @@ def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> t
 
 
 def charge(device: int, amount: float, now: float, records: int, memory: Any) -> int:
-    """Change a device's memory level; return the number of records.
+    """Add bytes to a device's memory; return the number of records.
 
-    The function also updates the device's peak, and records the level if the buffers for records are not empty.
+    The function also updates the device's peak. If the buffers for records are not empty, it records the new bytes.
+
+    Arguments:
+        amount: bytes; negative if memory is freed.
+        records: number of records so far.
+        memory: bytes and peak bytes of each device; and time, device and bytes of the records.
     """
     level, peak, record_s, record_device, record_bytes = memory
     if amount == 0.0:
@@ -171,7 +212,11 @@ def charge(device: int, amount: float, now: float, records: int, memory: Any) ->
 
 
 def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) -> bool:
-    """True if a node waited last for a compute instruction of this device."""
+    """True if a node waited last for a compute instruction on a device.
+
+    Arguments:
+        cause: for each node, the node that ended last of all that it waited for; -1 for none.
+    """
     n_prologue, n_period, repeats = shape[:3]
     if cause[n] < 0:
         return False
@@ -186,9 +231,23 @@ def play(
 ) -> int:
     """Play a program to its end, or until no node can start or end.
 
-    The arguments are tuples of flat arrays, documented in simulation/engine/tables.py. `out`, `memory` and the last
-    two arrays of `meets` are written. The number of turns is bounded: each node starts once, and has at most two
-    events, the end of its latency and its own end.
+    The arguments are tuples of flat arrays. `out`, `memory` and the last two arrays of `meets` are written. The number
+    of turns of the loop is bounded: each node starts once, and has at most two events, the end of its latency and its
+    own end.
+
+    Arguments:
+        shape: nodes of prologue and period, repetitions, nodes of the epilogue, microbatches of a period, size
+            classes.
+        node: size class of each microbatch of a batch; and signature, lane, index and moves of each template.
+        edges: edges between nodes (`NodeLayout.structure`).
+        cost: seconds and bytes by signature (`tables.cost_tables`).
+        uses: use of shared resources by signature (`tables.use_tables`).
+        queue: the event queue: heap, where, time, rank.
+        lanes: state of the node that runs in each lane, and load of each resource.
+        memory: bytes, peak and records (`charge`), and postponed changes of each device.
+        out: for each node the number of nodes it waits for, start, end and cause; a queue of ready nodes; and the
+            number of records.
+        meets: tables of collectives (`arrivals.meeting_tables`).
 
     Returns:
         Number of finished nodes; -1 if the bound of turns is exceeded.
@@ -240,7 +299,7 @@ def play(
             lane = lane_of[local]
             shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
-            if varies and copies[s] > 0:  # a collective begins when its slowest member is expected
+            if varies and copies[s] > 0:  # a collective begins when its slowest rank is expected
                 own = a_from[a_ptr[n] : a_ptr[n + 1]]
                 late_s[n] = max(0.0, last_arrival(own, copies[s], end, spread, meets[4:8]) - now)
                 alone += late_s[n]
@@ -280,7 +339,7 @@ def play(
         local, round_ = locate(n, n_prologue, n_period, base, repeats)
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
-        if varies and copies[s] == 0:  # after a collective, its members continue together without spread
+        if varies and copies[s] == 0:  # after a collective, its ranks continue together with variance 0
             spread[n] = variance[s * classes + k] + (spread[cause[n]] if cause[n] >= 0 else 0.0)
         for o in range(op_ptr[s], op_ptr[s + 1]):
             if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
@@ -289,10 +348,10 @@ def play(
                 late[op_device[o]] += op_bytes[o * classes + k]
             else:
                 records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
-        if role[s] == COMPUTES or role[s] == FINISHES:  # memory of sends meanwhile is freed when it ends
+        if role[s] == COMPUTES or role[s] == FINISHES:  # memory of sends that ended meanwhile is freed now
             records = charge(hold_device[s], late[hold_device[s]], now, records, held)
             late[hold_device[s]] = 0.0
-        # Successors inside the period are relative to the node. All others are in linked lists.
+        # Edges inside the period have the distance to the successor's number. All other edges are in linked lists.
         e, stop = 0, 0
         if n_prologue <= local < n_prologue + n_period:
             e, stop = t_ptr[local - n_prologue], t_ptr[local - n_prologue + 1]
@@ -326,7 +385,7 @@ def play(
 
 @cache
 def compiled() -> Callable[..., int] | None:
-    """`play` compiled by numba; None without numba.
+    """`play` compiled by numba; None if numba is not installed.
 
     The first call in a process is slow.
     """

@@ -1,9 +1,9 @@
 """Lowering of a Program to a graph of nodes.
 
-The graph has the period once, so that any number of repetitions is index arithmetic. An edge says that one node waits
-for another: a node for the one before it in its lane, a reader of a value for the writer (order.py, rule 1), or a
-receive for the node that makes room for it (rule 6). Across the repetitions of the period, values are identified by
-their names alone.
+The graph has the steady-state period once, so that any number of repetitions is index arithmetic. An edge says that
+one node waits for another: a node for the one before it in its lane, a reader of a value for the writer
+(program/order.py, rule 1), or a receive for the node that makes room for it (rule 6 there). Across the repetitions of
+the period, values are identified by their names alone.
 """
 
 from dataclasses import dataclass, replace
@@ -18,21 +18,22 @@ from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, Irregular
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A lowered program.
+    """A lowered program: nodes, and edges between them.
 
-    The second node of an edge waits for the end of the first. `posts` is True for an edge to a receive that is posted
-    when the first node ends.
+    The second node of an edge waits for the end of the first. `posts` is True if the second node is a receive that is
+    posted when the first node ends.
 
     Attributes:
         program: the program.
         lanes: lanes of the program; a lane's number is its index here.
         signatures: signatures of the nodes.
-        parts: prologue, period, epilogue.
-        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`.
+        parts: nodes of prologue, period and epilogue.
+        inside: edges between nodes of the period, (from, to, r, posts), sorted by `from`. Node `to` is in the r-th
+            repetition after that of `from`.
         between: all other edges, ((part, node, repetition), (part, node, repetition), posts). Repetitions of the
-            period's nodes count from the start if >= 0, from the end if < 0.
+            period's nodes count from the first one if >= 0, back from the end if < 0.
         first_posts: receives that are posted before the program starts, (part, node, repetition).
-        reach: minimum number of repetitions for which these edges are correct.
+        reach: minimum number of repetitions of the period for which these edges are correct.
         labels: names of instructions, with {} for the index.
     """
 
@@ -56,12 +57,13 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
     """Lower a program.
 
     Arguments:
-        repeats: if given, the result is for exactly this number of repetitions. If repetitions of the period do not
-            follow each other regularly, the result is then the whole program unrolled. Without `repeats` such a
-            program is refused.
+        repeats: number of repetitions of the period that the result is for; None for any number of at least
+            `Skeleton.reach`. If a number is given that is smaller, or if the period cannot be lowered once for all
+            repetitions, the result is the whole program unrolled, as a prologue without period.
 
     Raises:
-        ProgramError: a send has no receive, a collective lacks a member, or a value is read and never written.
+        ProgramError: a send has no receive, a collective lacks a rank, or a value is read and never written; or,
+            without `repeats`, the period cannot be lowered once for all repetitions.
     """
     try:
         found = _Edges(Nodes(program)).skeleton()
@@ -80,7 +82,7 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
 
 
 class _Edges:
-    """Edges between the nodes of a program."""
+    """Builder of the edges between the nodes of a program."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes, self.program, self.parts = nodes, nodes.program, nodes.parts
@@ -121,7 +123,11 @@ class _Edges:
         )
 
     def _data(self, part: ProgramPart) -> None:
-        """Add the edges from the writer of a value to its readers in other lanes."""
+        """Add the edges from writers of values to readers in other lanes.
+
+        Arguments:
+            part: part of the program with the readers.
+        """
         for node, lane, values in part.reads:
             for value in values:
                 if part.number == PERIOD:
@@ -130,7 +136,13 @@ class _Edges:
                     self._read(part, node, lane, value)
 
     def _read_in_period(self, node: int, lane: Lane, value: Value) -> None:
-        """Add the edges from the writers of a value to a period node, for all repetitions."""
+        """Add the edges from the writers of a value to a node of the period that reads it.
+
+        The edges are for all repetitions of the node.
+
+        Arguments:
+            lane: lane in which the node reads the value.
+        """
         device = lane[0]
         name, rounds = self.nodes.folded(value)
         writer = self.parts[PERIOD].writers.get((device, name))
@@ -153,7 +165,12 @@ class _Edges:
                 self.between.append(((PROLOGUE, found[0], 0), (PERIOD, node, r), False))
 
     def _read(self, part: ProgramPart, node: int, lane: Lane, value: Value) -> None:
-        """Add the edge from the writer of a value to a node of prologue or epilogue."""
+        """Add the edge from a value's writer to a node of prologue or epilogue.
+
+        Arguments:
+            part: prologue or epilogue.
+            lane: lane in which the node reads the value.
+        """
         device = lane[0]
         source, found = (part.number, 0), part.writers.get((device, value))
         if found is None and part.number == EPILOGUE:
@@ -181,10 +198,10 @@ class _Edges:
         )
 
     def _lane_borders(self) -> None:
-        """Add the edges that join the parts of each lane.
+        """Add the edges that join prologue, period and epilogue of each lane.
 
-        They go from the last node of a lane in one part to its first in the next, and from the last node of the
-        period to its first in the next repetition.
+        They go from a lane's last node in one part to its first node in the next part, and from its last node in the
+        period to its first node in the next repetition.
         """
         for lane in self.program.lanes:
             previous: tuple[int, int, int] | None = None
@@ -200,11 +217,11 @@ class _Edges:
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
 
     def _posts(self, lane: Lane, window: int) -> None:
-        """Add edges from compute nodes to receives (or gathers).
+        """Add the edges from compute nodes to the receives (or gathers) of a lane.
 
-        Compute node k makes room for the receive `window` later. Messages are numbered as they arrive. Period and
-        epilogue consume at most a window of the messages that arrive in the prologue (receive_window.py). So no
-        receive waits for a node of a later part.
+        Messages are numbered in the order in which they arrive. The compute node that consumes message k makes room
+        for receive k + `window`. At most `window` messages of the prologue are consumed in period and epilogue
+        (program/memory_bound/receive_window.py). So no receive waits for a node of a later part.
         """
         receives = [part.receives.get(lane, []) for part in self.parts]
         consumers = [part.consumers.get(lane, []) for part in self.parts]
@@ -232,9 +249,13 @@ class _Edges:
                 self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0), posts)
 
     def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int], posts: bool) -> None:
-        """Add a receive for which a node of the prologue makes room.
+        """Add the edge to a receive for which a node of the prologue makes room.
 
-        If `number` is negative, the receive has room from the start.
+        Arguments:
+            consumers: nodes of the prologue that consume messages of the lane.
+            number: index of the node among them. If it is negative, the receive has room from the start.
+            receive: part, node and repetition of the receive.
+            posts: True if the lane has receives, False for gathers.
         """
         if number >= 0:
             self.between.append(((PROLOGUE, consumers[number], 0), receive, posts))

@@ -1,12 +1,12 @@
-"""Expected arrival of the last member of a collective, if compute seconds vary.
+"""Expected arrival of the last rank at a collective, if compute seconds vary.
 
-A simulation plays mean seconds. The mean of the slowest member's arrival is later than the latest of the mean
-arrivals. A collective therefore begins when its slowest member is expected.
+A simulation plays mean seconds. The mean of the slowest rank's arrival is later than the latest of the mean arrivals.
+A collective therefore begins when its slowest rank is expected.
 
-For each node, the kernel keeps the variance of its end since the last collective that it waited for. It is the sum of
+For each node, kernel.py keeps the variance of its end since the last collective that it waited for. It is the sum of
 the variances of the computation along the chain of causes. If no computation waits for a collective, variance
-continues to add up past it. If computation waited for a collective, all members continue together, and variance
-begins anew at 0. The model assumes that computation of different members varies independently between collectives.
+continues to add up past it. If computation waited for a collective, all ranks continue together, and variance begins
+anew at 0. The model assumes that computation of different ranks varies independently between collectives.
 
 These functions use only indexing and arithmetic, like kernel.py, which calls them. Source: cost/stragglers.py.
 """
@@ -20,7 +20,11 @@ _STEPS = 64.0  # entries of a table for each standard deviation (cost/stragglers
 
 
 def looked_up(table: Floats, z: float) -> float:
-    """Interpolate a table at z >= 0 standard deviations; 0 beyond its end."""
+    """Interpolate a table of cost/stragglers.py at z >= 0; 0 beyond its end.
+
+    Arguments:
+        table: values at z = 0, 1/64, 2/64, ... standard deviations.
+    """
     at = z * _STEPS
     k = int(at)
     if k + 1 >= len(table):
@@ -31,9 +35,14 @@ def looked_up(table: Floats, z: float) -> float:
 def later(
     first_s: float, first_var: float, second_s: float, second_var: float, late: Floats, tail: Floats
 ) -> tuple[float, float]:
-    """Mean and variance of the later of two independent normal times.
+    """Mean and variance of the later of two independent normally distributed times.
 
-    The formulas are Clark's first two moments.
+    The formulas are Clark's first two moments (cost/stragglers.py).
+
+    Arguments:
+        first_s, second_s: means, in seconds.
+        first_var, second_var: variances, in square seconds.
+        late, tail: tables of cost/stragglers.py.
     """
     if second_s > first_s:
         first_s, first_var, second_s, second_var = second_s, second_var, first_s, first_var
@@ -49,13 +58,13 @@ def later(
 
 
 def last_arrival(arrivals: Ints, copies: int, end: Floats, spread: Floats, numbers: Any) -> float:
-    """Expected arrival of the last rank of a collective.
+    """Expected arrival of the last rank at a collective, in seconds.
 
-    Ranks of equal mean and variance, such as replicas, are merged first.
+    Consecutive ranks of equal mean and variance, such as replicas, are combined first.
 
     Arguments:
         arrivals: last node of each rank before the collective.
-        copies: number of members that each arrival stands for.
+        copies: number of ranks that each arrival stands for.
         end: end of each node, in seconds.
         spread: variance of each node's end, in square seconds.
         numbers: (means, variances, late, tail) of cost/stragglers.py.

@@ -1,9 +1,9 @@
 """Nodes of a lowered program, and the rows of a trace that they stand for.
 
-A node is a compute instruction, a send with its receive (rendezvous), or a collective with all its members. If
-another lane reads gradient buckets of a backward before the backward ends, the backward is a chain of nodes. Each
-node of the chain goes up to one such bucket (order.py, rule 2). Nodes of one signature and number of samples have the
-same cost.
+A node is a compute instruction, a send with its receive (rendezvous), or a collective with all its ranks. If another
+lane reads gradient buckets of a backward before the backward ends, the backward is a chain of nodes. Each node of the
+chain ends when one such bucket is complete (program/order.py, rule 2). Nodes of one signature and number of samples
+have the same cost. The parts of a program are its prologue, its steady-state period and its epilogue.
 
 This module has structure only, without seconds and bytes.
 """
@@ -28,7 +28,7 @@ from hocket.program.order import early_writes
 from hocket.program.program import Lane, Lanes, Program
 
 KINDS = tuple(Kind)
-_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.DROP})  # kinds with their value in the name
+_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.DROP})  # kinds of instructions that have their value in the name
 _NAMED_AS_WRITTEN = SWAPS | COLLECTIVES
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _MARK = 8_888_888_888  # placeholder of the index while a label is made
@@ -38,12 +38,12 @@ PROLOGUE, PERIOD, EPILOGUE = range(3)
 
 @dataclass(frozen=True)
 class Signature:
-    """Common properties of nodes with equal cost.
+    """Common properties of nodes that have equal cost for equal numbers of samples.
 
     Attributes:
         members: one instruction for each participating device, sender before receiver.
-        first_bucket: bucket after which a part of a backward begins; -1 for the start of the instruction.
-        last_bucket: bucket after which a part of a backward ends; -1 for the end of the instruction.
+        first_bucket: gradient bucket after which a part of a backward begins; -1 for the start of the instruction.
+        last_bucket: gradient bucket after which a part of a backward ends; -1 for the end of the instruction.
     """
 
     members: tuple[Instruction, ...]
@@ -58,18 +58,21 @@ class ProgramPart:
     Attributes:
         number: PROLOGUE, PERIOD or EPILOGUE.
         content: instructions by lane.
-        signature: signature of every node.
-        lane: lane of every node.
-        index: index of every node's instruction; 0 if it counts updates.
-        moves: True for every node with an index that counts microbatches and grows with each repetition of the
-            period.
-        rows: (lane, first node, last node, kind, stage, index, label, batch) of every instruction.
-        ends: first and last node of every lane. A transfer counts in the sender's lane, a collective in the first
-            member's.
-        writers: by (device, value), the writer as (node, lane, repetitions until the value has this name).
-        reads: (node, lane, values).
-        consumers: by lane of receives, the compute nodes that consume its messages (receive_window.py), in order.
-        receives: by lane of receives, its nodes in order.
+        signature: number of every node's signature.
+        lane: number of every node's lane.
+        index: microbatch of every node's instruction; 0 if the instruction's index counts updates.
+        moves: for every node, True if its index counts microbatches, and so grows with each repetition of the period.
+        rows: lane, first node, last node, kind, stage, index, label and batch of every instruction. After r
+            repetitions of the period the index is larger by r * stride // batch.
+        ends: first and last node of every lane. A transfer is in the sender's lane, a collective in the lane of its
+            first rank.
+        writers: by device and value, the writer as (node, lane, repetitions). In the period, the value has its name of
+            the first repetition (`Nodes.folded`), and the node writes the value that follows so many repetitions
+            later.
+        reads: for each node and lane, the values that it reads there.
+        consumers: by lane of receives or gathers, the compute nodes that consume its messages, in order
+            (program/memory_bound/receive_window.py).
+        receives: by lane of receives or gathers, its nodes in order.
     """
 
     number: int
@@ -87,7 +90,10 @@ class ProgramPart:
 
 
 def cost_key(i: Instruction) -> tuple[object, ...]:
-    """Key of an instruction's bytes and seconds, without device and microbatch."""
+    """Key that is equal for instructions with equal bytes and seconds.
+
+    Device and microbatch are not part of it.
+    """
     return (
         i.kind,
         i.stage,
@@ -99,26 +105,32 @@ def cost_key(i: Instruction) -> tuple[object, ...]:
 
 
 def _key(i: Instruction) -> tuple[object, ...]:
-    """Key of an instruction's signature: devices and cost, without its microbatch."""
+    """Key that is equal for instructions with equal devices and cost.
+
+    The microbatch is not part of it.
+    """
     return (i.device, i.peer, i.group, *cost_key(i))
 
 
 class IrregularError(Exception):
-    """The period cannot be lowered once for all its repetitions."""
+    """The period of a program cannot be lowered once for all its repetitions."""
 
 
 class Nodes:
     """Nodes of a program.
 
     Attributes:
-        parts: prologue, period, epilogue.
+        number: number of each lane.
+        parts: nodes of prologue, period and epilogue.
         made: the signatures.
         labels: number of each name of an instruction; the name has {} for the index.
         chained: (part, node, next node) for successive nodes in a lane of one part.
 
     Raises:
-        ProgramError: a send has no receive, a collective lacks a member, or a lane has several peers.
-        IrregularError: sends and receives, or members of a collective, do not meet in the same part of the program.
+        ProgramError: a lane has several peers, groups or kinds of transfers; or, in a program without a period, a send
+            has no receive or a collective lacks a rank.
+        IrregularError: the program's period cannot be lowered once for all repetitions. For example, a send and its
+            receive are in different parts of the program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -140,7 +152,14 @@ class Nodes:
             self._nodes(part)
 
     def folded(self, value: Value) -> tuple[object, int]:
-        """Name of a value in the first repetition, and the repetitions until its own name."""
+        """Name that a value has in the first repetition of the period.
+
+        Returns:
+            The name, and the number of repetitions after which it becomes the name of `value`.
+
+        Raises:
+            IrregularError: the value has the same name in all repetitions.
+        """
         what, stage, index, part, copy = value
         stride = self._updates[stage] if what in COUNTS_UPDATES else self.program.stride
         if stride == 0:
@@ -149,10 +168,10 @@ class Nodes:
         return (what, stage, first, part, copy), rounds
 
     def _find_watched(self) -> frozenset[tuple[int, int, int, int]]:
-        """Find the accumulators that another lane reads.
+        """Find the gradient accumulators that collectives and sends read.
 
         Returns:
-            Device, stage, bucket and microbatch within the period, for each.
+            Device, stage, bucket and microbatch (modulo the stride) of each.
         """
         stride = self.program.stride if self.program.period else 0
         found = set()
@@ -213,7 +232,10 @@ class Nodes:
             part.ends[lane] = (part.ends[lane][0] if lane in part.ends else nodes[0], previous)
 
     def _cuts(self, instruction: Instruction) -> tuple[int, ...]:
-        """Buckets after which a backward is cut into separate nodes."""
+        """Gradient buckets after which a backward is cut into separate nodes.
+
+        The result is empty for all other instructions.
+        """
         if instruction.kind is not Kind.BACKWARD or not self._watched:
             return ()
         stride = self.program.stride if self.program.period else 0

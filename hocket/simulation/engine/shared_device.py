@@ -1,7 +1,8 @@
-"""State of a device that two jobs share.
+"""State of a device that a foreground and a background job share.
 
-The state is the foreground's current layer of each compute lane, and the background's current launch. Rates follow
-from the state (`Collocation`, `Ceiling`). replay.py handles the events.
+The state is the foreground's current layer of each compute lane, and the background's current launch: a piece of work
+that runs to its end. Rates follow from the state (`Collocation` and `Ceiling` in cost/contention.py).
+background/replay.py handles the events.
 """
 
 from dataclasses import dataclass, field
@@ -14,17 +15,18 @@ from hocket.cost.contention import Ceiling, Collocation
 
 @dataclass
 class Motion:
-    """A node in motion: first its latency (`phase` 0), then its work (`phase` 1).
+    """Progress of a running node.
 
-    A compute instruction proceeds layer by layer.
+    A node first has its latency (`phase` 0), then its work (`phase` 1). A compute instruction proceeds layer by layer.
 
     Attributes:
+        node: number of the node.
         devices: participating devices with a background job.
-        since: time of the last update.
-        left: seconds of work that remained at `since`.
-        rate: progress since then.
+        since: time of the last update, in seconds.
+        left: seconds of latency or work that remained at `since`.
+        rate: rate since then; 1 as if alone.
         pace: rate relative to the rate without launches.
-        began: begin of the layer or the collective.
+        began: time at which the layer or the collective began.
         lost_s: seconds that the layer or the collective lost to launches.
         works: layers of a compute instruction; empty for other nodes.
         at: index of the running layer.
@@ -52,20 +54,23 @@ class Motion:
 
 @dataclass
 class SharedDevice:
-    """One device shared by two jobs.
+    """One device that a foreground and a background job share.
 
     Attributes:
-        ceiling: maximum of what both jobs do together.
+        number: number of the device.
+        job: the background job.
+        rules: rules of sharing.
+        ceiling: joint limit on the rates of both jobs.
         place: index of the current or next launch in the background's step.
-        layers: compute instructions of the foreground in motion here, by node.
-        collectives: collectives of the foreground in motion here, by node.
-        pace: pace of the foreground's layers beside the launch; 1 without a launch.
+        layers: running compute instructions of the foreground on this device, by node.
+        collectives: running collectives of the foreground on this device, by node.
+        pace: rate of the foreground's layers beside the launch; 1 without a launch.
         queued: number of launches in the device's queue that have not ended.
         share: share of the device that the launch has; 0 without a launch.
         work_s: seconds of the launch's work that remained at `since`.
-        speed: rate of the launch since then.
-        launched: begin of the launch.
-        since: time of the last update.
+        speed: rate of the launch since then; 1 as if alone.
+        launched: time at which the launch began.
+        since: time of the last update, in seconds.
         version: number of the latest update; events of earlier versions are void.
         asked: True if an attempt to begin a launch is scheduled.
         log: begin, end and seconds of work of every launch.
@@ -96,7 +101,7 @@ class SharedDevice:
 
     @property
     def busy(self) -> bool:
-        """True if a launch is on the device."""
+        """True if a launch runs on the device."""
         return self.share > 0
 
     @property
@@ -105,24 +110,32 @@ class SharedDevice:
         return min(1.0, sum(one.works[one.at].demand for one in self.layers.values()))
 
     def room(self) -> float:
-        """Share of the device with which a launch may begin; 0 if it is too small."""
+        """Share of the device that the next launch would get; 0 if it is too small."""
         need = self.launch.demand
         share = self.rules.share(self.demand, need, self.ceiling)
         return share if share >= min(need, self.rules.least_share) else 0.0
 
     def begin(self, share: float, now: float) -> None:
-        """Begin the next launch, and queue the launches after it (`outstanding`)."""
+        """Begin the next launch, and queue further launches (`Collocation.outstanding`).
+
+        Arguments:
+            share: share of the device that the launch gets.
+        """
         self.queued = self.rules.outstanding
         self._put(share, now)
 
     def advance(self, now: float) -> None:
-        """Update the launch's work since the last update."""
+        """Subtract the work that the launch has done since the last update."""
         if self.busy:
             self.work_s -= (now - self.since) * self.speed
         self.since = now
 
     def settle(self, now: float) -> float:
-        """Update the rates of both jobs; return the launch's end, infinite without one."""
+        """Update the rates of both jobs.
+
+        Returns:
+            Time at which the launch ends; infinite without a launch.
+        """
         self.version += 1
         self.pace = 1.0
         if not self.busy:
@@ -135,7 +148,11 @@ class SharedDevice:
         return now + max(0.0, self.work_s) / self.speed
 
     def end(self, now: float) -> bool:
-        """End the launch; return True if no queued launch follows at once."""
+        """End the launch, and begin the next one that is queued.
+
+        Returns:
+            True if no launch is queued.
+        """
         self.log.append((self.launched, now, self.launch.seconds))
         self.place = (self.place + 1) % len(self.job.launches)
         self.queued -= 1
@@ -146,7 +163,7 @@ class SharedDevice:
         return True
 
     def stop(self, now: float) -> None:
-        """Log the finished part of the current launch at the end of the foreground."""
+        """Log the finished part of the current launch when the foreground has ended."""
         if self.busy and self.launched < now:
             self.advance(now)
             self.log.append((self.launched, now, self.launch.seconds - self.work_s))

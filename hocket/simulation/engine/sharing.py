@@ -1,7 +1,7 @@
 """Sharing of links and cores among the nodes of a run, without a clock.
 
-Tables and rates are those of the kernel (tables.py, kernel.py), so that a replay without a background job gives the
-same run.
+Tables and rates are those of the simulation (tables.py, kernel.py), so that a replay (background/replay.py) without a
+background job gives the same run.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ from hocket.simulation.engine.tables import NodeLayout, cost_tables, use_tables
 
 
 class ResourceLoads:
-    """Loads of links, cores and devices, and the nodes in motion that cause them.
+    """Loads of links, cores and devices, and the running nodes that cause them.
 
     Attributes:
-        signature: signature of every node.
-        work_s: seconds of every node alone in which it may share resources.
-        latency_s: seconds of every node before these.
+        signature: number of every node's signature.
+        work_s: for every node, the seconds of work, in which it may share resources, if it runs alone.
+        latency_s: for every node, the seconds of latency before its work.
     """
 
     def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
@@ -43,32 +43,32 @@ class ResourceLoads:
         self._most = self._greatest_loads(layout)
 
     def shares(self, node: int) -> bool:
-        """True if a node shares a resource with others."""
+        """True if a node uses a resource that others may use at the same time."""
         s = self.signature[node]
         return self._ptr[s + 1] > self._ptr[s] and self.work_s[node] > 0
 
     def enter(self, node: int) -> list[int]:
-        """Add a node's loads.
+        """Add the loads of a node that begins to use resources.
 
         Returns:
-            Nodes in motion with rates that may change, the node itself included.
+            Running nodes with rates that may change, the node itself included.
         """
         return self._change(node, 1)
 
     def leave(self, node: int) -> list[int]:
-        """Remove a node's loads.
+        """Remove the loads of a node that has ended.
 
         Returns:
-            Nodes in motion with rates that may change.
+            Running nodes with rates that may change.
         """
         return self._change(node, -1)
 
     def rate(self, node: int) -> float:
-        """Progress of a node in motion, relative to its progress alone; at most 1."""
+        """Rate of a running node, relative to its rate alone; at most 1."""
         return self._rate(self.signature[node], self._loads)
 
     def least_rate(self, node: int) -> float:
-        """Lowest possible rate of a node, beside all nodes that can run at once."""
+        """Lower bound of a node's rate, if every lane runs the node with the largest load."""
         return self._rate(self.signature[node], self._most)
 
     def _rate(self, signature: int, loads: list[float]) -> float:
@@ -88,7 +88,7 @@ class ResourceLoads:
         return list(found)
 
     def _greatest_loads(self, layout: NodeLayout) -> list[float]:
-        """Load of each resource if every lane runs its largest user."""
+        """Load of each resource if every lane runs its node with the largest load."""
         most: list[dict[int, float]] = [{} for _ in self._capacity]
         for part in layout.skeleton.parts:
             for s, lane in set(zip(part.signature, part.lane, strict=True)):

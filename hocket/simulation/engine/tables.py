@@ -1,7 +1,6 @@
-"""Flat arrays for the kernel, from a lowered program, costs and repetitions.
+"""Flat arrays for kernel.py, from a lowered program, costs and repetitions.
 
-Every array is documented where it is made. The cost model is called once for each signature and number of samples,
-never for each node.
+The cost model is called once for each signature and number of samples, never for each node.
 """
 
 from dataclasses import dataclass
@@ -21,9 +20,12 @@ from hocket.simulation.engine.nodes import PERIOD, Signature, cost_key
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Numbering of nodes: prologue, `repeats` periods, epilogue; structure only.
+    """Numbering of a run's nodes: prologue, `repeats` periods, epilogue.
+
+    It has structure only, without costs.
 
     Attributes:
+        skeleton: the lowered program.
         repeats: repetitions of the period; 0 if the lowered program is the whole run unrolled.
         asked: requested repetitions of the period.
     """
@@ -46,9 +48,11 @@ class NodeLayout:
         return prologue + self.repeats * period + epilogue
 
     def number(self, place: tuple[int, int, int]) -> int:
-        """Number of a node in the run, from its part, index in the part and repetition.
+        """Number of a node in the run.
 
-        Negative repetitions count from the end.
+        Arguments:
+            place: part of the program, index of the node in the part, and repetition of the period. Negative
+                repetitions count from the end.
         """
         part, node, repetition = place
         prologue, period, _ = self.sizes
@@ -58,11 +62,15 @@ class NodeLayout:
 
     @cached_property
     def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-        """Arrays of templates, edges, and number of edges to each node.
+        """Nodes and edges as arrays.
 
-        Templates are signature, lane, index and moves. Edges inside the period are compressed rows: pointer by node,
-        distance to the successor's number, posts. Other edges are linked lists: head by node, next, successor, posts.
-        The first posts follow the edges.
+        Returns:
+            - Templates: signature, lane, index and moves (`ProgramPart`) of the nodes of prologue, one period and
+              epilogue.
+            - Edges. Those inside the period are compressed rows: pointer by node of the period, distance to the
+              successor's number, posts. All others are linked lists: head by node of the run, next edge, successor,
+              posts. The last array has the receives that are posted before the start.
+            - Number of edges to each node of the run.
         """
         skeleton, (prologue, period, _) = self.skeleton, self.sizes
         columns = zip(*((part.signature, part.lane, part.index, part.moves) for part in skeleton.parts), strict=True)
@@ -72,7 +80,7 @@ class NodeLayout:
             if skeleton.inside
             else (np.zeros(0, dtype=np.int64),) * 4
         )
-        # Of the nodes that one node releases, sends come first. A send without duration then ends before the next
+        # Of the nodes that one node lets start, sends come first. A send without duration then ends before the next
         # instruction begins.
         sends = np.array([signature.members[0].kind is Kind.SEND for signature in skeleton.signatures], dtype=np.bool_)
         send_at = sends[node[0]]
@@ -103,10 +111,12 @@ class NodeLayout:
 
 
 def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[tuple[int, ...]], np.ndarray]:
-    """Size classes of microbatches.
+    """Classes of microbatches with equal numbers of samples.
 
-    The result is the distinct numbers of merged microbatches of instructions, the sample counts of each class for each
-    of these numbers, and the class of each microbatch of a batch.
+    Returns:
+        - Numbers of merged microbatches that instructions have, ascending.
+        - For each class and each of these numbers, the samples of so many microbatches.
+        - The class of each microbatch of a batch.
     """
     merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
     sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
@@ -115,7 +125,10 @@ def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[
 
 
 def fraction(signature: Signature, costs: CostModel, samples: int) -> float:
-    """Fraction of its instruction's seconds that a node has."""
+    """Fraction of an instruction's seconds that one of its nodes takes.
+
+    It is 1 unless the node is a part of a backward.
+    """
     if signature.first_bucket < 0 and signature.last_bucket < 0:
         return 1.0
     ready = costs.ready_fractions(signature.members[0].stage, samples)
@@ -124,14 +137,15 @@ def fraction(signature: Signature, costs: CostModel, samples: int) -> float:
 
 
 def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Costs by signature and number of samples.
+    """Costs of nodes by signature and number of samples.
 
     Returns:
         size_class: size class of every microbatch of a batch (`size_classes`).
         tables: (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes,
             role). An entry for signature s and class k is at s * classes + k; latency, devices and role are at s.
-            Changes of a device's memory apply when the node ends (op; for a send see `role`), when it starts (hold),
-            and when its receive is posted (post).
+            Bytes are changes of a device's memory: `op` when the node ends (for sends see `role`), `hold` when it
+            starts, `post` when its receive is posted. Changes of `op` for signature s are at op_ptr[s] to
+            op_ptr[s + 1] - 1. `role` is explained in kernel.py.
     """
     merged, kinds, size_class = size_classes(skeleton, costs)
     apart = merged != [1]
@@ -157,7 +171,8 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             latency[s] = latency_s
             work[s, k] = flow_s + costs.seconds(one, samples) * fraction(signature, costs, samples)
             for member in signature.members:
-                # Replicas have equal costs, except that different pieces of merged microbatches stay on their device.
+                # Replicas have equal costs. With merged microbatches they do not, because it depends on the device
+                # which pieces of a border stay on it.
                 key = (cost_key(member), samples, member.device if apart else -1)
                 if key not in known:
                     memory = costs.memory
@@ -192,10 +207,13 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
 
 def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Resource use for the kernel, without resources that can never be short.
+    """Use of shared resources, without resources that can never be short.
 
-    The result is (use_ptr, use_resource, use_load, use_sharing) by signature; (share_ptr, share_lane), the lanes that a
-    resource may slow down; and capacity by resource.
+    Returns:
+        - use_ptr, use_resource, use_load, use_sharing: uses of signature s are at use_ptr[s] to use_ptr[s + 1] - 1.
+          Each has a resource, a load, and its effect on the rate (`Sharing`).
+        - share_ptr, share_lane: the lanes that resource r may slow down are at share_ptr[r] to share_ptr[r + 1] - 1.
+        - capacity of each resource.
     """
     lanes: list[set[int]] = [set() for _ in skeleton.signatures]
     for part in skeleton.parts:
@@ -239,7 +257,7 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
 
 
 def _alike(i: Instruction) -> object:
-    """Key of instructions that use the same resources."""
+    """Key that is equal for instructions that use the same resources."""
     if i.kind is Kind.SEND:
         return i.kind, i.device, i.peer, i.reads[0].copy
     if i.kind in COLLECTIVES:

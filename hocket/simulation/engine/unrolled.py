@@ -1,6 +1,6 @@
 """Nodes of a run by number: instruction, successors and layers.
 
-This module has structure and costs of the run, and no clock.
+This module has structure and costs of the run, and no times.
 """
 
 import numpy as np
@@ -15,7 +15,10 @@ from hocket.simulation.result import SimulationResult
 
 
 class Unrolled:
-    """Nodes of a lowered program with all its repetitions."""
+    """Nodes of a lowered program with all repetitions of its period.
+
+    Nodes are given by number n: prologue, repetitions of the period, epilogue (`NodeLayout`).
+    """
 
     def __init__(self, layout: NodeLayout, costs: CostModel) -> None:
         self._layout, self._costs = layout, costs
@@ -26,7 +29,7 @@ class Unrolled:
         self._works: dict[tuple[int, int], tuple[LayerDemand, ...]] = {}
 
     def kind(self, n: int) -> tuple[int, int]:
-        """Signature and number of samples of a node; they determine its cost."""
+        """Number of a node's signature, and samples; the two determine its cost."""
         if n not in self._kinds:
             local, round_ = self._local(n)
             signature, index, moves = (column[local] for column in self._templates)
@@ -36,18 +39,21 @@ class Unrolled:
         return self._kinds[n]
 
     def instruction(self, n: int) -> Instruction:
-        """Instruction of a node: the sender's or the first member's if there are several."""
+        """Instruction of a node; of a transfer the send, of a collective the first rank's.
+
+        It is the instruction of the node's signature, so its microbatch may be another one.
+        """
         return self._layout.skeleton.signatures[self.kind(n)[0]].members[0]
 
     def computes(self, n: int) -> bool:
-        """True if a node is computation.
+        """True if a node is computation: a forward, backward, norm or step.
 
-        Loads and swaps are no computation, even if the compute lane waits for them.
+        Loads and swaps are not computation, even if they are in a compute lane.
         """
         return self.instruction(n).kind in COMPUTES
 
     def works(self, n: int) -> tuple[LayerDemand, ...]:
-        """Layers of a compute node, with their demand."""
+        """Layers of a compute node, with the share of the device that each needs."""
         kind = number, samples = self.kind(n)
         if kind not in self._works:
             made = self._layout.skeleton.signatures[number]
@@ -56,7 +62,14 @@ class Unrolled:
         return self._works[kind]
 
     def utilization(self, outcome: SimulationResult) -> dict[int, float]:
-        """Mean demand of each device while it computes; 1 for a device that never does."""
+        """Mean share of each device that layers need while the device computes.
+
+        Arguments:
+            outcome: times of the nodes.
+
+        Returns:
+            A share by device, from 0 to 1; 1 for a device that never computes.
+        """
         needed: dict[int, float] = {}
         spans: dict[int, list[tuple[float, float]]] = {device: [] for device in outcome.program.devices}
         for n, (start_s, end_s) in enumerate(zip(outcome.start_s.tolist(), outcome.end_s.tolist(), strict=True)):
@@ -69,10 +82,7 @@ class Unrolled:
         return {device: min(1.0, needed[device] / busy_s[device]) if device in busy_s else 1.0 for device in spans}
 
     def successors(self, n: int) -> list[int]:
-        """Nodes that wait for node n.
-
-        As in the kernel, edges inside the period are relative numbers, and other edges are linked lists.
-        """
+        """Numbers of the nodes that wait for the end of node n."""
         t_ptr, t_step, _, x_head, x_next, x_to = self._edges
         prologue, period, _ = self._layout.sizes
         base = prologue + period * self._layout.repeats
@@ -92,10 +102,10 @@ class Unrolled:
 
 
 def covered(spans: np.ndarray, begin: float, end: float) -> float:
-    """Seconds between two times that at least one span covers.
+    """Seconds between `begin` and `end` that at least one span covers.
 
     Arguments:
-        spans: rows of (begin, end).
+        spans: begin and end of each span; shape (spans, 2).
     """
     total, reached = 0.0, begin
     for first, last in spans[np.argsort(spans[:, 0], kind="stable")].tolist():

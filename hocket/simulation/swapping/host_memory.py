@@ -1,7 +1,7 @@
 """Host memory and bytes in transit over the time of a simulated run.
 
-A value on a host occupies memory from the start of its swap, unless it takes over the memory of a value that is freed
-there. A moving value counts from the start to the end of its transfer.
+A value on a host occupies memory from the start of the instruction that writes it, unless it takes over the memory of
+a value that is freed there. A value is in transit from the start to the end of its transfer.
 """
 
 from collections import defaultdict
@@ -16,12 +16,17 @@ from hocket.program.order import heir_of
 from hocket.simulation.result import SimulationResult
 
 Series = list[tuple[float, float]]
-"""Pairs of a time in seconds and the bytes from then on."""
+"""Pairs of a time in seconds, and the bytes from then on (or, for `_summed`, their change at this time)."""
 _MOVES = (*SWAPS, Kind.SEND, Kind.RECEIVE)
 
 
 class HostCourse(NamedTuple):
-    """Bytes of each device's values over time: on its host, and in transit."""
+    """Bytes of each device's values over time.
+
+    Attributes:
+        host: bytes in host memory, by device.
+        moving: bytes in transit between devices and hosts, or between devices, by device.
+    """
 
     host: dict[int, Series]
     moving: dict[int, Series]
@@ -54,7 +59,7 @@ def host_course(outcome: SimulationResult) -> HostCourse:
 
 
 def _summed(changes: Series) -> Series:
-    """Cumulative sums of changes, by time."""
+    """Bytes over time, from their changes in any order."""
     by_time: defaultdict[float, float] = defaultdict(float)
     for second, amount in changes:
         by_time[second] += amount

@@ -1,6 +1,6 @@
 """Swap traffic of a run: bytes by kind and direction, and peaks of host memory.
 
-All numbers follow from the kernel's times and the names of copies.
+All numbers follow from the simulated times and the values that swaps read and write.
 """
 
 from collections import defaultdict
@@ -18,10 +18,10 @@ class Swapped:
     """Swapped bytes of one iteration, and peaks of host memory.
 
     Attributes:
-        in_bytes: bytes swapped in, of all devices together, by the name of the value's kind.
-        out_bytes: bytes swapped out, of all devices together, by the name of the value's kind.
+        in_bytes: bytes swapped in to all devices together, by kind of value.
+        out_bytes: bytes swapped out of all devices together, by kind of value.
         device_bytes: bytes swapped in and out, by device.
-        host_peak_bytes: peak of each device's bytes on the host, over the whole run.
+        host_peak_bytes: peak bytes of each device's values on its host, over the whole run.
     """
 
     in_bytes: dict[str, float] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Swapped:
 
 
 def swapped_of(outcome: SimulationResult) -> Swapped | None:
-    """Swap traffic of a run; None without swaps."""
+    """Swap traffic of a run; None if the program does not swap."""
     if not outcome.program.swaps:
         return None
     costs, program = outcome.costs, outcome.program
@@ -60,9 +60,9 @@ def swaps_of(outcome: SimulationResult) -> Iterator[tuple[int, float, float]]:
 
 
 def _ran(outcome: SimulationResult) -> Iterator[tuple[Instruction, int]]:
-    """Yield every executed instruction, with its index in the kernel's times.
+    """Yield every executed instruction, with the number of its node in the run.
 
-    The instruction is the one of its node's signature, so its microbatch may be another one.
+    The instruction is that of the node's signature, so its microbatch may be another one.
     """
     layout, skeleton = outcome.layout, outcome.layout.skeleton
     prologue, period, _ = layout.sizes
@@ -80,9 +80,10 @@ def _bytes(outcome: SimulationResult, value: Value) -> float:
 
 
 def _host_peaks(outcome: SimulationResult) -> dict[int, float]:
-    """Peak host bytes by device.
+    """Peak bytes in host memory, by device.
 
-    A buffer exists from the start of its write to the end of the instruction that frees it.
+    A value on the host exists from the start of the instruction that writes it to the end of the instruction that
+    frees it.
     """
     program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}

@@ -1,7 +1,7 @@
 """Balanced stages: cut a model so that the slowest stage is as fast as possible.
 
-The cost of a byte over a stage boundary is an argument. A planner can therefore try prices that do not depend on the
-links of the cluster, and then offers the same cuts on fast and on slow links.
+The price of a byte that crosses a stage boundary, in seconds, is an argument. A planner can therefore try prices that
+do not depend on the links of the cluster, and then offers the same cuts on fast and on slow links.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ MAX_PLACES = 96  # candidate cuts between layers; longer models are cut only whe
 
 
 def border_bytes(profile: ModelProfile, microbatch_size: float) -> np.ndarray:
-    """Bytes of activations that cross the cut in front of each layer.
+    """Bytes of activations that cross each possible stage boundary.
 
     Returns:
-        Shape (layers + 1,); the first and the last entry are zero.
+        Shape (layers + 1,). Entry k is for a boundary before layer k. The first and the last entry are zero.
     """
     crossing = np.zeros(len(profile.layers) + 2)
     for tensor, size in zip(profile.tensors, profile.tensor_bytes(microbatch_size), strict=True):
@@ -33,7 +33,14 @@ def border_bytes(profile: ModelProfile, microbatch_size: float) -> np.ndarray:
 
 
 class Balancer:
-    """Balanced cuts of one model at one microbatch size."""
+    """Balanced pipeline stages of one model at one microbatch size.
+
+    Arguments:
+        most_places: maximum number of layer positions at which a stage may begin or end.
+
+    Attributes:
+        places: these positions, ascending; position k is before layer k.
+    """
 
     def __init__(self, profile: ModelProfile, microbatch_size: float, most_places: int = MAX_PLACES) -> None:
         seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
@@ -44,26 +51,28 @@ class Balancer:
 
     @property
     def prices(self) -> tuple[float, ...]:
-        """Candidate prices of a byte over a stage boundary, in seconds.
+        """Prices to try for a byte that crosses a stage boundary, in seconds.
 
-        They are zero, and a geometric series from nearly no influence on the cuts to a decisive influence.
+        The prices are zero, and a geometric series from nearly no influence on the cuts to a decisive influence.
         """
         most = float(self._border.max())
         whole = float(self._before[-1])
         return (0.0, *(whole / most * 4.0**k for k in range(-3, 1))) if most > 0 and whole > 0 else (0.0,)
 
     def cuts(self, stages: int, seconds_per_byte: Sequence[float] = ()) -> list[Ends]:
-        """Find the best cuts into 1, 2, ... `stages` runs of consecutive layers.
+        """Find the best cuts of the model into 1, 2, ... `stages` stages.
 
-        A stage costs its compute and half of the traffic over both of its boundaries. Activations cross a boundary
-        forward and their gradients cross it backward, so the two halves make one price for each byte of activations.
-        The best cut has the smallest maximum over stages. Ties go to the earliest cut.
+        A stage is a run of consecutive layers. It costs its compute and half of the traffic over both of its
+        boundaries. Activations cross a boundary forward and their gradients cross it backward, so the two halves make
+        one price for each byte of activations. The best cut has the smallest maximum cost of a stage. Ties go to the
+        earliest cut.
 
         Arguments:
-            seconds_per_byte: price of the boundary after each stage but the last; 0 where the list ends.
+            seconds_per_byte: price of a byte over the boundary after each stage but the last; 0 where the list ends.
 
         Returns:
-            For each number of stages, the end of each run.
+            One entry for each number of stages: for each stage, the index of the layer after its last layer. There are
+            fewer entries than `stages` if the model has fewer positions to cut.
         """
         count = len(self.places)
         stages = min(stages, count - 1)
@@ -95,15 +104,19 @@ class Balancer:
 
 
 def runs(ends: Ends) -> tuple[tuple[int, ...], ...]:
-    """The layers of each run."""
+    """Layers of each stage, from the ends that `Balancer.cuts` returns."""
     return tuple(tuple(range(a, b)) for a, b in pairwise((0, *ends)))
 
 
 def _places(before: np.ndarray, border: np.ndarray, most: int) -> np.ndarray:
-    """Candidate positions of cuts.
+    """Positions at which a stage may begin or end, with both ends of the model.
 
-    All positions if they are at most `most`. Otherwise the model is divided into spans of equal compute, and each
-    span has one candidate: the position with the least traffic.
+    These are all positions if the model has at most `most`. Otherwise the model is divided into spans of equal
+    compute, and each span offers one position: the one with the least traffic.
+
+    Arguments:
+        before: seconds of the layers before each position; shape (layers + 1,).
+        border: bytes of activations that cross each position; shape (layers + 1,).
     """
     inside = np.arange(1, len(before) - 1)
     if len(before) > most:

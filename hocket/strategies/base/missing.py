@@ -1,4 +1,4 @@
-"""Missing conditions: why a strategy has no candidate, with advice where possible."""
+"""Texts for error messages: why a strategy has no candidate, and what would help."""
 
 from collections.abc import Callable
 from math import ceil
@@ -8,7 +8,14 @@ from hocket.util.units import show_count
 
 
 def pipeline(space: SearchSpace, layers: int = 2) -> str:
-    """Missing condition of a pipeline: two devices and `layers` layers; empty if met."""
+    """Say that devices or layers are too few for a pipeline.
+
+    Arguments:
+        layers: minimum number of layers.
+
+    Returns:
+        The text; empty if there are two devices and enough layers.
+    """
     if space.cluster.devices < 2:
         return "two or more devices are needed"
     there = len(space.profile.layers)
@@ -16,11 +23,11 @@ def pipeline(space: SearchSpace, layers: int = 2) -> str:
 
 
 def microbatches(space: SearchSpace, takes: str, enough: Callable[[int], bool]) -> str:
-    """Say that the number of microbatches does not fit, with the next batch that does.
+    """Say that the number of microbatches is wrong, and which larger batch would do.
 
     Arguments:
-        takes: condition of the strategy, in words.
-        enough: True if a number of microbatches meets the condition.
+        takes: the strategy's condition on the number of microbatches, in words.
+        enough: the same condition as a function.
     """
     batch = space.batch_size
     first, *others = ((size, ceil(batch / size)) for size in reversed(space.sizes))
@@ -39,5 +46,9 @@ def microbatches(space: SearchSpace, takes: str, enough: Callable[[int], bool]) 
 
 
 def even(space: SearchSpace, takes: str) -> str:
-    """Say that a batch cannot be divided evenly; an even number of microbatches can."""
+    """Say that a batch cannot be divided equally, and which even number would do.
+
+    Arguments:
+        takes: the strategy's condition on the number of microbatches, in words.
+    """
     return microbatches(space, takes, lambda count: count % 2 == 0)

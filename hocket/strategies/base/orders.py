@@ -1,4 +1,4 @@
-"""Compute orders of several strategies: GPipe order and 1F1B."""
+"""Orders of forwards and backwards that several strategies use: GPipe and 1F1B."""
 
 from math import ceil
 
@@ -9,16 +9,19 @@ Stages = tuple[StageShape, ...]
 
 
 def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
-    """Warm-up forwards of each stage: forwards of a replica before its first backward.
+    """Number of warm-up forwards of each stage, in 1F1B without flushes.
 
-    The warm-up of stage s is the number of workers from s to the end, divided by the number of replicas of s, rounded
-    up: the NOAM of the pipeline that begins at s (Narayanan's dissertation, section 2.4.2). `in_flight` admits fewer
-    inputs per replica of the first stage.
+    These are the forwards of one replica before its first backward. Their number at stage s is the number of devices
+    from stage s to the last stage, divided by the number of replicas of s, rounded up. This is the NOAM of the
+    pipeline that begins at s (Narayanan's dissertation, section 2.4.2).
 
     A forward of a replicated stage waits for the update of the round that lies one warm-up back, and so for the
     backwards of that whole round. A later stage must not run a forward of the next round before these backwards. With
     c replicas this means that (warm-up - 1) * c never grows from stage to stage. Without `in_flight` this always
     holds.
+
+    Arguments:
+        in_flight: maximum number of inputs in flight per replica of the first stage; None for NOAM.
     """
     counts = [len(stage.devices) for stage in stages]
     found: list[int] = []
@@ -39,17 +42,25 @@ def most_own(stage: StageShape, microbatches: int) -> int:
 
 
 def at_most_own(counts: tuple[int, ...], stages: Stages, microbatches: int) -> tuple[int, ...]:
-    """Warm-ups, limited to a replica's share of a batch."""
+    """Warm-up forwards of each stage, at most a replica's forwards of one batch.
+
+    Arguments:
+        counts: number of warm-up forwards of each stage (`warmup`).
+    """
     return tuple(min(count, most_own(stage, microbatches)) for count, stage in zip(counts, stages, strict=True))
 
 
 def stage_on(stages: Stages, device: int) -> int:
-    """The stage that a device hosts, for strategies with one stage on each device."""
+    """Index of the stage on a device, for strategies with one stage on each device."""
     return next(s for s, stage in enumerate(stages) if device in stage.devices)
 
 
 def own(stages: Stages, stage: int, device: int, microbatches: range) -> list[int]:
-    """The microbatches that one replica runs, ascending."""
+    """Microbatches of a range that one replica of a stage runs, ascending.
+
+    Arguments:
+        device: the replica.
+    """
     return [m for m in microbatches if stages[stage].device(m) == device]
 
 
@@ -70,5 +81,5 @@ def one_forward_one_backward(stage: int, microbatches: list[int], warmup_forward
 
 
 def one_after_the_other(stage: int, microbatches: list[int]) -> list[Task]:
-    """Forward and backward of each microbatch before those of the next."""
+    """Forward and backward of one microbatch, then of the next."""
     return one_forward_one_backward(stage, microbatches, warmup_forwards=1)

@@ -1,6 +1,7 @@
-"""Candidates of strategies.
+"""Search space, and the candidate plans that strategies propose in it.
 
-They are balanced pipelines, replicas, FSDP units, interleaved schedules and the plans of PipeDream's partitioner.
+Candidates are balanced pipelines, data parallelism, FSDP, interleaved schedules and the plans of PipeDream's
+partitioner.
 """
 
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ from hocket.strategies.pipedream_partition.cost import Sync
 
 MAX_MICROBATCHES = 64
 _MOST_UNITS = 64
-# Forwards in one period. Stages whose numbers of replicas have no common factor repeat only after very many
-# microbatches. Such a program is too long to read, to check or to simulate.
+# Maximum number of forwards in one steady-state period. If the stages' numbers of replicas have no common factor, a
+# schedule repeats only after very many microbatches. Such a program is too long to read, to check or to simulate.
 MAX_FORWARDS = 8192
 SYNC: tuple[Sync, ...] = ("paper", "ring")
 
@@ -34,14 +35,14 @@ class SearchSpace:
 
     Attributes:
         batch_size: samples of one update.
-        microbatch_sizes: candidate sizes; by default the profile's sizes up to the batch size.
+        microbatch_sizes: microbatch sizes to try; by default the profile's sizes up to the batch size.
         bucket_bytes: size at which a gradient bucket closes.
         rebuckets: True if plans may later get other buckets and communication threads (planning/buckets/assign.py).
             Lower bounds then hold for all buckets and threads.
-        shard: sharding among replicas (program.SHARDS) of every candidate; None for each strategy's own
-            choice and its variant with sharded optimizer state (`shared`).
-        amplification_limit: limit of an iteration's device-seconds, relative to the seconds of one device alone; None
-            for no limit.
+        shard: what every candidate shards among replicas (SHARDS in program/program.py). None: each strategy decides,
+            and a variant with sharded optimizer state (`shared`) is tried as well.
+        amplification_limit: maximum of an iteration's device-seconds, as a multiple of the seconds that one device
+            alone needs for the batch; None for no limit.
     """
 
     profile: ModelProfile
@@ -63,22 +64,22 @@ class SearchSpace:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Microbatch sizes to try, ascending."""
+        """Microbatch sizes to try; the batch size if no given size is possible."""
         given = self.microbatch_sizes or self.profile.microbatch_sizes
         fitting = tuple(b for b in given if b <= self.batch_size and ceil(self.batch_size / b) <= MAX_MICROBATCHES)
         return fitting or (self.batch_size,)
 
     @cached_property
     def straight(self) -> "tuple[Candidate, ...]":
-        """Pipelines without recomputation, shared by several strategies (see `pipelines`)."""
+        """Balanced pipelines without recomputation (see `pipelines`)."""
         return tuple(_straight(self))
 
     @cached_property
     def saving(self) -> "tuple[Candidate, ...]":
-        """Pipelines of `straight`, with recomputation if memory is short.
+        """The pipelines of `straight`, with variants that recompute activations.
 
-        Recomputation begins with the first stage, which holds most stashes in 1F1B, then takes the first two, up to
-        all.
+        The variants (`Candidate.thriftier`) are tried if memory is short. They recompute the first stage, which holds
+        the most saved activations in 1F1B, then the first two stages, and so on up to all.
         """
         return tuple(
             replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))
@@ -86,7 +87,11 @@ class SearchSpace:
         )
 
     def bucketed(self, layers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Gradient buckets of a replicated stage: the layers of each bucket."""
+        """Layers of each gradient bucket of a replicated stage.
+
+        Arguments:
+            layers: indices of the stage's layers.
+        """
         if layers not in self._buckets:
             sizes = [self.profile.layers[i].gradients_bytes for i in layers]
             found = buckets_of(sizes, self.bucket_bytes)
@@ -100,9 +105,10 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate: stages, microbatch size and the strategy's options.
+    """Candidate plan: stages, microbatch size and the strategy's options.
 
     Attributes:
+        microbatches: number of microbatches in a batch.
         thriftier: variants with less memory and more time, to be tried in this order if the candidate does not fit.
     """
 
@@ -126,9 +132,10 @@ def cut(
 
 
 def units(space: SearchSpace) -> Iterator[Candidate]:
-    """Yield FSDP candidates: 1, 2, 4, ... units of equal cost on 2 to all devices.
+    """Yield FSDP candidates: 1, 2, 4, ... units of similar cost on 2 to all devices.
 
-    With full sharding, the weights of a unit are whole only during its computation.
+    With full sharding, the weights of a unit are whole only during its computation. The number of devices divides the
+    number of microbatches.
     """
     for size in space.sizes if space.shard != "none" else ():
         microbatches = ceil(space.batch_size / size)
@@ -147,15 +154,20 @@ def units(space: SearchSpace) -> Iterator[Candidate]:
 
 
 def recomputing(choice: Candidate, first: int | None = None) -> Candidate:
-    """The candidate with recomputation in the `first` stages, or in all."""
+    """Copy of a candidate that recomputes the saved activations of some stages.
+
+    Arguments:
+        first: number of stages that recompute, from the first on; None for all.
+    """
     many = len(choice.stages) if first is None else first
     return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
 
 
 def shared(choice: Candidate) -> Candidate | None:
-    """The candidate with optimizer state and step sharded among replicas.
+    """Copy of a candidate with optimizer state and step sharded (ZeRO-1).
 
-    None without replicas, or if something is sharded already.
+    Returns:
+        None if no stage has replicas, or if something is sharded already.
     """
     if any(stage.sharded for stage in choice.stages) or all(len(stage.devices) == 1 for stage in choice.stages):
         return None
@@ -174,14 +186,17 @@ def replicas(space: SearchSpace) -> Iterator[Candidate]:
 
 
 def pipelines(space: SearchSpace, recompute: bool = False) -> Iterator[Candidate]:
-    """Yield pipelines of every depth p >= 2 and width d, balanced by measured cost.
+    """Yield balanced pipelines of p >= 2 stages with d replicas each.
 
     A pipeline uses p * d devices. The replicas of one stage are neighbours, so that their all-reduce stays on fast
     links where possible (Narayanan's dissertation, section 3.2.3).
 
-    Each depth is balanced for several prices of a byte on each level of the cluster. The prices follow from the
-    profile alone. The candidates therefore do not depend on the speed of links, and faster links never remove the
-    best candidate.
+    Stages are balanced by measured cost, for several prices of a byte on each level of the cluster. The prices follow
+    from the profile alone. The candidates therefore do not depend on the speed of links, and faster links never remove
+    the best candidate.
+
+    Arguments:
+        recompute: True to add variants with recomputation (`SearchSpace.saving`).
     """
     yield from space.saving if recompute else space.straight
 
@@ -203,7 +218,11 @@ def _straight(space: SearchSpace) -> Iterator[Candidate]:
 
 
 def _balanced(space: SearchSpace, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
-    """Distinct cuts into 1, 2, ... stages of `width` devices each."""
+    """Distinct cuts into 1, 2, ... `stages` stages of `width` replicas each.
+
+    Returns:
+        For each number of stages, the cuts for all combinations of prices (`Balancer.cuts`).
+    """
     level = [space.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
     used = sorted(set(level))
     found: list[dict[Ends, None]] = []
@@ -223,7 +242,10 @@ def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
 
 
 def interleavings(space: SearchSpace) -> Iterator[Candidate]:
-    """Yield interleaved pipelines: depth p, width d, v = 2, 4, ... chunks a device."""
+    """Yield interleaved pipelines: p x d devices, each with v = 2, 4, ... chunks.
+
+    p is the pipeline-parallel size, d the data-parallel size. p * d divides the number of microbatches.
+    """
     devices, layers = space.cluster.devices, len(space.profile.layers)
     for size in space.sizes:
         microbatches = ceil(space.batch_size / size)
@@ -247,9 +269,12 @@ def interleavings(space: SearchSpace) -> Iterator[Candidate]:
 
 
 def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
-    """Number of forwards in one period of a schedule.
+    """Number of forwards of all stages in one steady-state period of a schedule.
 
-    A period covers whole batches and whole rounds of the replicas of every stage.
+    A period covers whole batches, and every replica of a stage has the same number of turns in it.
+
+    Arguments:
+        microbatches: number of microbatches in a batch.
     """
     turns = lcm(microbatches, *(len(stage.devices) * stage.merged for stage in stages))
     return sum(turns // stage.merged for stage in stages)
@@ -258,12 +283,14 @@ def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
 def partitioned(space: SearchSpace) -> Iterator[Candidate]:
     """Yield plans of PipeDream's partitioner for each microbatch size.
 
-    - Synchronisation cost: both readings of the paper.
+    All combinations of these are tried:
+
+    - Synchronisation cost: both readings of the paper (pipedream_partition/cost.py).
     - Replication: with replicas, and straight.
     - Memory: without a limit, and within the memory of every device.
-    - Inputs in flight: NOAM, and fewer if memory is short.
 
-    If the period of the best plan is too long (`MAX_FORWARDS`), the best plan with fewer stages follows.
+    Each plan has NOAM inputs in flight, and variants with fewer if memory is short. If the steady-state period of a
+    plan is too long (`MAX_FORWARDS`), the best plan with at most half as many stages follows.
     """
     from hocket.strategies.pipedream_partition.cuts import cuts
     from hocket.strategies.pipedream_partition.level import PartitionOptions
@@ -297,6 +324,9 @@ def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Candidate, ...]
     """Variants with fewer inputs in flight, from NOAM - 1 down to 1.
 
     NOAM: Narayanan's dissertation, section 2.4.2.
+
+    Arguments:
+        size: microbatch size.
     """
     most = min(len(stages), ceil(sum(len(stage.devices) for stage in stages) / len(stages[0].devices)))
     return tuple(Candidate(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))

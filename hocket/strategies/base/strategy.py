@@ -15,8 +15,8 @@ from hocket.util import registry
 from hocket.util.compatibility import Feature, conflict
 from hocket.util.units import show_count
 
-# Forwards in one period of a plan written by hand; compiling so many takes some ten seconds. A search considers only
-# shorter programs.
+# Maximum number of forwards in one steady-state period of a plan written by hand; compiling so many takes some ten
+# seconds. A search considers only shorter programs.
 MAX_FORWARDS = 2**16
 
 Stages = tuple[StageShape, ...]
@@ -27,7 +27,10 @@ Options = Mapping[str, Any]
 class Option:
     """One entry of a plan's `options`.
 
-    Its type (tuple: a list of whole numbers >= 1), its default, its effect, and its allowed words, if limited.
+    Attributes:
+        kind: type of its value; tuple for a list of whole numbers >= 1.
+        help: its effect, in words.
+        words: allowed texts; empty if any value of the type is allowed.
     """
 
     kind: type
@@ -40,20 +43,25 @@ class Option:
 class Strategy:
     """One schedule: a compiler from stages to a Program, with facts for the search.
 
+    The arguments of `rule`, `supports`, `in_flight` and `compile` are the stages, the number of microbatches in a
+    batch, and the values of all options.
+
     Attributes:
         paper: where the schedule comes from.
-        rule: the update rule that the Program implements.
-        supports: the reason to refuse some stages; None if the schedule can be compiled.
-        in_flight: forwards that each stage holds a stash for at most, per replica.
-        compile: the Program for some stages.
-        choices: candidates for a search (`search_space.SearchSpace`).
-        steady: True if a batch costs a constant time more per microbatch, so that long batches can be extrapolated.
-        options: entries of a plan's `options`, by name.
+        rule: function that returns the update rule that the Program implements.
+        supports: function that returns the reason to refuse its arguments; None if they can be compiled.
+        in_flight: function that returns, for each stage, the most microbatches of which one replica holds saved
+            activations at a time.
+        compile: function that returns the Program.
+        choices: function that returns the candidates in a `search_space.SearchSpace`.
+        steady: True if each further microbatch makes a batch longer by the same time, so that the time of long batches
+            can be extrapolated.
+        options: the options that a plan may set, by name.
         merges_microbatches: True if a replica runs its share of a batch as one forward and one backward.
         yields_idle: True if devices that a stage does not use are free for other jobs.
         several_waves: True if several replicas of the model share devices, each with its own stages.
         only_swapping: True if a search tries the schedule only in plans that swap.
-        missing: the condition that a request does not meet if `choices` is empty; None if the schedule gives no
+        missing: function that says why `choices` yields nothing in a search space; None if the schedule gives no
             reason.
     """
 
@@ -88,16 +96,16 @@ def strategy(name: str) -> Strategy:
 
 
 def description(name: str) -> str:
-    """First paragraph of a strategy's module, on one line."""
+    """First paragraph of the docstring of a strategy's module, on one line."""
     text = registry.load("hocket.strategies.schedules", name, "strategy").__doc__ or ""
     return text.strip().split("\n\n")[0].replace("\n", " ")
 
 
 def complete(name: str, options: Options) -> dict[str, Any]:
-    """Fill in the defaults of options.
+    """Fill in the defaults of a strategy's options.
 
     Raises:
-        InputError: an unknown option, or one of the wrong type.
+        InputError: an unknown strategy or option, or a value that the option does not allow.
     """
     known = strategy(name).options
     for key, value in options.items():
@@ -117,7 +125,7 @@ def complete(name: str, options: Options) -> dict[str, Any]:
 
 
 def _whole_numbers(key: str, value: Any) -> None:
-    """Check an option that is a list."""
+    """Check that the value of an option is a list of whole numbers >= 1."""
     if not isinstance(value, list | tuple) or any(type(one) is not int or one < 1 for one in value):
         raise InputError(f"options.{key}", repr(value), "a list of whole numbers >= 1, such as [3, 2, 1]")
 
@@ -126,11 +134,13 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
     """Compile one strategy to a Program.
 
     Arguments:
-        stages: replicas, borders and buckets of each stage.
-        microbatches: number per batch; strategies that update after every microbatch accept any number >= 1 and
-            ignore it.
+        stages: replicas, boundaries and gradient buckets of each stage.
+        microbatches: number of microbatches in a batch. Strategies without a batch (PipeDream) accept any number >= 1
+            and ignore it.
+        options: values of some options; the others have their defaults.
 
     Raises:
+        InputError: an unknown strategy or option, or a value that the option does not allow.
         RefusedError: the strategy does not support these stages, microbatches or options; with the reason.
     """
     member = strategy(name)
@@ -142,9 +152,12 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 
 
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Reason to refuse a strategy on some stages; None if it can be compiled.
+    """Reason to refuse a strategy for given stages; None if it supports them.
+
+    The length of the program is not considered.
 
     Arguments:
+        microbatches: number of microbatches in a batch.
         options: values of all options, defaults included.
     """
     member = strategy(name)
@@ -161,7 +174,7 @@ def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> s
 
 
 def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
-    """Features that stages, update rule and options request."""
+    """Features that the stages, update rule and options of a plan use."""
     widths = {len(stage.devices) * stage.columns for stage in stages}
     asked = {
         Feature.ASYNCHRONOUS: rule.kind != "sync",
@@ -183,15 +196,18 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
 
 
 def searched() -> tuple[str, ...]:
-    """Names of the strategies of every search; others are only for plans that swap."""
+    """Names of the strategies that every search tries.
+
+    The other strategies are only for plans that swap.
+    """
     return tuple(name for name in members() if not strategy(name).only_swapping)
 
 
 def habits(name: str, options: Options) -> Habits:
-    """Properties of the task order, for plans that swap.
+    """Properties of a strategy's task order that a plan with swapping needs.
 
     Raises:
-        InputError: an unknown option, or one of the wrong type.
+        InputError: an unknown strategy or option, or a value that the option does not allow.
     """
     full = complete(name, options)
     return Habits(**{key: full[key] for key in Habits._fields if key in full})
@@ -208,20 +224,21 @@ def yields_idle(name: str) -> bool:
 
 
 def missing(name: str, space: Any) -> str:
-    """Missing condition of a strategy without candidates; empty if unknown."""
+    """Say why a strategy has no candidate in a search space; empty if unknown."""
     says = strategy(name).missing
     return says(space) if says else ""
 
 
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
-    """Samples of each microbatch of a strategy.
+    """Divide a batch into microbatches as a strategy needs it.
 
     Arguments:
+        batch_size: samples of a batch.
         size: maximum size of a microbatch, in samples.
-        widths: number of devices of each stage.
+        widths: number of replicas of each stage.
 
     Raises:
-        InputError: merged microbatches would not have whole samples.
+        InputError: the strategy merges microbatches, and some would have no sample.
     """
     return (
         Microbatches.bundled(batch_size, size, widths)
@@ -231,9 +248,14 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
 
 
 def merged(name: str, replicas: int, microbatches: int) -> int:
-    """Microbatches in one forward of a stage.
+    """Number of microbatches that one forward of a stage runs together.
 
-    The result is 1 for strategies that do not merge, and if the replicas cannot divide the microbatches evenly.
+    The result is 1 for strategies that do not merge microbatches, and if the replicas cannot divide the microbatches
+    evenly.
+
+    Arguments:
+        replicas: number of replicas of the stage.
+        microbatches: number of microbatches in a batch.
     """
     return microbatches // replicas if merges_microbatches(name) and microbatches % replicas == 0 else 1
 
@@ -244,7 +266,7 @@ def several_waves(name: str) -> bool:
 
 
 def _waves(name: str, stages: Stages) -> str | None:
-    """Reason to refuse a second replica of the model on the same devices."""
+    """Reason to refuse a second replica of the model on the same devices, or None."""
     s = next((s for s, stage in enumerate(stages) if stage.wave), None)
     return (
         None
@@ -254,7 +276,7 @@ def _waves(name: str, stages: Stages) -> str | None:
 
 
 def _bundles(name: str, stages: Stages) -> str | None:
-    """Reason to refuse stages with merged microbatches."""
+    """Reason to refuse stages that merge microbatches; None if this is allowed."""
     s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
     if s is None or merges_microbatches(name):
         return None
@@ -264,9 +286,9 @@ def _bundles(name: str, stages: Stages) -> str | None:
 
 
 def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
-    """Reason to refuse full sharding of a batch without whole rounds.
+    """Reason to refuse full sharding if replicas have unequal shares of a batch.
 
-    The replicas of a stage gather its weights together, once for every round of the replicas.
+    The replicas of a stage gather its weights together, once for every round in which each replica runs a microbatch.
     """
     for s, stage in enumerate(stages):
         if stage.gathers and rule.batch[s] % stage.round:
@@ -278,7 +300,7 @@ def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
 
 
 def _always(stages: Stages, microbatches: int) -> str | None:
-    """Reason to refuse stages and microbatches under every strategy."""
+    """Reason to refuse stages and microbatches under every strategy, or None."""
     if not stages:
         return "there are no stages"
     if microbatches < 1:
@@ -300,9 +322,9 @@ def _always(stages: Stages, microbatches: int) -> str | None:
 
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:
-    """Reason to refuse a period of too many forwards.
+    """Reason to refuse a steady-state period of too many forwards, or None.
 
-    A period covers whole batches and whole rounds of the replicas of every stage.
+    A period covers whole batches, and every replica of a stage has the same number of turns in it.
     """
     microbatches = lcm(*rule.batch, *(stage.round for stage in stages))
     if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
@@ -315,7 +337,7 @@ def _too_long(stages: Stages, rule: Rule) -> str | None:
 
 
 def one_stage_a_device(stages: Stages) -> str | None:
-    """Reason to refuse two stages on one device."""
+    """Reason to refuse two stages on one device; None if each device has one."""
     seen: dict[int, int] = {}
     for s, stage in enumerate(stages):
         for device in stage.devices:
@@ -328,7 +350,7 @@ def one_stage_a_device(stages: Stages) -> str | None:
 
 
 def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
-    """Reason to refuse a batch with fewer microbatches than a stage has replicas."""
+    """Reason to refuse fewer microbatches than a stage has replicas, or None."""
     widest = max(len(stage.devices) for stage in stages)
     if microbatches < widest:
         return (
@@ -339,11 +361,12 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
 
 
 def rounds(stages: Stages) -> tuple[int, int]:
-    """Depth p and chunks v of an interleaved pipeline.
+    """Depth p of a pipeline, and number v of virtual stages (chunks) on each device.
 
     Returns:
-        p, the stages of one pass over the devices; and v, the number of passes (chunks on each device). v is 0 if
-        stages that share devices do not pass over them in turn.
+        p, the number of stages until the first stage's devices have a stage again; and v, the number of such passes
+        over the devices. v is 0 if stage s is not on the devices of stage s mod p, or if stages of one pass share a
+        device.
     """
     first = stages[0].devices
     depth = next((s for s in range(1, len(stages)) if stages[s].devices == first), len(stages))
@@ -355,12 +378,15 @@ def rounds(stages: Stages) -> tuple[int, int]:
 
 
 def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Devices in the order in which a wave visits them; None for another placement.
+    """Devices in the order in which a wave (a microbatch) visits them.
 
-    Replica r of stage s is on device (r + s) mod N of the ring (Wavelet, figure 10).
+    Replica r of stage s must be on device (r + s) mod N of this ring (Wavelet, figure 10).
 
     Arguments:
         stages: the devices of each stage.
+
+    Returns:
+        None if the stages are placed otherwise.
     """
     ring = tuple(dict.fromkeys(device for devices in stages for device in devices))
     waves = len(stages[0])
@@ -371,7 +397,7 @@ def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def config(stages: Stages) -> str:
-    """Text of a configuration as the papers write it, such as '15-1' or 'straight 4'.
+    """Short text for the stages' placement, as in the papers: '15-1', 'straight 4'.
 
     - One stage on each device: '15-1', 'straight 4', or '16' for data parallelism.
     - Several passes over the devices: 'straight 2 x 4 chunks'.
@@ -398,11 +424,11 @@ def config(stages: Stages) -> str:
 
 
 def reasons(found: Iterable[str | None]) -> str | None:
-    """The first reason among several checks; None without any."""
+    """The first text among the results of several checks; None if all are None."""
     return next((reason for reason in found if reason), None)
 
 
 def all_strategies() -> Iterator[tuple[str, Strategy]]:
-    """Every member with its name."""
+    """Yield the name of every strategy, and the strategy."""
     for name in members():
         yield name, strategy(name)

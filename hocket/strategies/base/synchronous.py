@@ -1,6 +1,6 @@
 """Parts of synchronous strategies: one update a batch, on the newest weights.
 
-Synchronous strategies differ in the order of tasks inside a batch.
+Synchronous strategies differ in the order of forwards and backwards inside a batch.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from hocket.program.rule import Rule
 from hocket.strategies.base import orders
 from hocket.strategies.base.strategy import Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
 
-# (stage, microbatches of one batch on one replica) -> the replica's forwards and backwards
+# (stage, microbatches of one batch that one replica runs) -> forwards and backwards of the replica, in their order
 BatchOrder = Callable[[int, list[int]], list[Task]]
 
 
@@ -27,9 +27,14 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def compile_batches(name: str, stages: Stages, microbatches: int, batch_order: BatchOrder) -> Program:
-    """Compile a strategy with one stage on each device.
+    """Compile a synchronous strategy with one stage on each device.
 
-    A period is one batch with its update at the end.
+    A steady-state period is one batch with its update at the end. It is several batches if the replicas of a stage do
+    not divide the microbatches of a batch evenly.
+
+    Arguments:
+        name: name of the strategy.
+        batch_order: order of the forwards and backwards of one replica in one batch.
     """
 
     def order(device: int, total: int) -> list[Task]:

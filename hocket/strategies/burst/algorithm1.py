@@ -1,6 +1,7 @@
 """DeepPool's Algorithm 1 to the letter, with its greedy test of the limit.
 
-One line of the algorithm is one line here, and its gaps are kept. Three gaps follow from the text:
+A line of the algorithm is a line here. Three gaps of the algorithm are therefore here as well. A state is a layer with
+a number of devices:
 
 - A state is tested only when a path leaves it, with the time of the one path that was kept. The last layer is never
   tested.
@@ -19,14 +20,14 @@ def search_linear(
     """Run Algorithm 1 of DeepPool on a chain of layers.
 
     Arguments:
-        steps: for every layer, seconds of comm + comp + sync; rows: devices of the layer before, columns: its own
-            devices.
+        steps: for every layer, seconds of comm + comp + sync (transfer, compute, all-reduce). Rows are by number of
+            devices of the layer before, columns by number of devices of the layer itself.
         alone_s: comp(i, 1), the seconds of every layer on one device.
         counts: possible numbers of devices.
-        limit: amplification limit.
+        limit: maximum amplification of a layer: its device-seconds over its seconds on one device.
 
     Returns:
-        Seconds of the iteration; and for every layer its number of devices, as an index into the counts.
+        Seconds of the iteration; and for every layer its number of devices, as an index into `counts`.
     """
     n = len(counts)
     shortest, amplification = [0.0] * n, [0.0] * n

@@ -1,7 +1,7 @@
-"""Ways to run the branches of a block: in turn, or some of them in parallel.
+"""Ways to run the branches of a block: one after the other, or some in parallel.
 
-Branches in parallel have devices of their own. Only the figures of a branch by numbers of devices are known here, not
-its units.
+A branch that runs in parallel to others has separate devices. This module knows only the costs of a branch by numbers
+of devices, not its layers. "Figures" are arrays of costs, as lagrangian.py defines them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +14,19 @@ import numpy as np
 from hocket.strategies.burst.lagrangian import Prices, parts_of
 
 _QUICK_CELLS = 100_000  # sums of several groups at a time, so that they fit into the processor's caches
-_SIDE_BY_SIDE = 3  # maximum number of branches with devices of their own
-_LONGEST = 6  # only the longest branches may have devices of their own
+_SIDE_BY_SIDE = 3  # maximum number of branches with separate devices
+_LONGEST = 6  # only this many of the longest branches may have separate devices
 
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """Best way to run a block, for each pair of counts.
+    """Best way to run a block, for each number of devices before and after it.
 
     Attributes:
-        figures: figures of the best way.
-        chosen: index of the best way, counted over all groups.
-        groups: branches with devices of their own; and for each way the numbers of devices: of the other branches,
-            then of each of these branches.
+        figures: costs of the best way; shape (figures, counts before, counts after).
+        chosen: index of the best way among the ways of all groups; shape (counts before, counts after).
+        groups: for each group, the branches with separate devices; and for each of its ways, the number of devices of
+            all other branches, then of each of these branches.
         starts: index of the first way of each group.
     """
 
@@ -36,7 +36,15 @@ class BranchOptions:
     starts: tuple[int, ...]
 
     def at(self, pair: tuple[int, int]) -> tuple[int, dict[int, int]]:
-        """Number of devices of the branches in turn, and of each branch beside them."""
+        """Numbers of devices in the best way.
+
+        Arguments:
+            pair: numbers of devices before and after the block, as indices into the counts.
+
+        Returns:
+            Number of devices of the branches that run one after the other, and of each branch with separate devices,
+            by index of the branch.
+        """
         way = int(self.chosen[pair])
         k = max(k for k, start in enumerate(self.starts) if start <= way)
         group, widths = self.groups[k]
@@ -52,16 +60,18 @@ def best_ways(
     budget: int,
     prices: Prices,
 ) -> BranchOptions:
-    """Compare all ways to run the branches of a block, for each pair of counts.
+    """Find the best way to run the branches of a block.
+
+    The best way is found for each number of devices before and after the block.
 
     Arguments:
         branches: number of branches.
-        by_width: figures of some branches, on devices of their own (True) or not; shape (branches, widths, figures,
-            counts, counts).
-        direct: figures of the edge that passes all branches; None without one.
+        by_width: function that returns the figures of some branches, on separate devices (True) or not; shape
+            (branches, widths, figures, counts before, counts after).
+        direct: figures of the edge that passes all branches; None without such an edge.
         widths: possible numbers of devices of a branch, ascending.
         budget: number of devices of the whole block.
-        prices: prices of amounts, to compare ways by cost.
+        prices: prices of GPU-seconds and bytes, to compare ways by cost.
     """
     alone = by_width(range(branches), False)
     best: np.ndarray = alone[:, -1].sum(axis=0)
@@ -105,14 +115,21 @@ def best_ways(
 
 @lru_cache(maxsize=1024)
 def _shared(parts: int, widths: tuple[int, ...], budget: int) -> np.ndarray:
-    """All divisions of a budget, as indices of widths; shape (divisions, parts)."""
+    """All divisions of `budget` devices into `parts` sets.
+
+    Returns:
+        For each set an index into `widths`; shape (divisions, parts).
+    """
     return np.array(list(_divisions(parts, widths, budget)), dtype=np.int64).reshape(-1, parts)
 
 
 def _divisions(parts: int, widths: tuple[int, ...], budget: int) -> Iterator[tuple[int, ...]]:
-    """Yield indices of widths for `parts` sets of devices.
+    """Yield all divisions of `budget` devices into `parts` sets.
 
-    The last set has the largest width that the budget allows.
+    The last set has as many devices as the others leave.
+
+    Yields:
+        For each set an index into `widths`.
     """
     if parts == 1:
         fitting = [k for k, width in enumerate(widths) if width <= budget]

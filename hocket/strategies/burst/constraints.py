@@ -1,7 +1,7 @@
 """The fastest burst-parallel plan under limits.
 
-Limits are the amplification of every unit, the GPU-seconds of the iteration, and the memory of a device. The fastest
-plan without the last two limits is found first, and nearly always keeps them.
+Limits are the amplification of every unit (layers that stay together), the GPU-seconds of the iteration, and the
+memory of a device. The fastest plan without the last two limits is found first. It is nearly always within them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,14 @@ class BurstLimits:
     """Limits of a burst-parallel plan.
 
     Attributes:
-        amplification_limit: maximum of every layer's GPU-seconds, transfers and synchronisation included, over its
+        amplification_limit: maximum of every layer's GPU-seconds, transfers and all-reduce included, divided by its
             seconds on one device; None for no limit.
-        whole_limit: the same for the iteration; the plan may then not be the fastest for a model with branches.
-        memory_bytes: memory of one device; None for the cluster's.
+        whole_limit: the same maximum for the whole iteration; None for no limit. The plan that is then found for a
+            model with branches may not be the fastest.
+        memory_bytes: memory of one device; None for the memory of the cluster's smallest device.
 
     Raises:
-        InputError: an amplification below 1, or no memory.
+        InputError: an amplification below 1, or memory of 0 bytes or less.
     """
 
     amplification_limit: float | None = 2.0
@@ -59,7 +60,12 @@ class BurstLimits:
 
 
 class ConstrainedCounts:
-    """Counts of a row's units, with their seconds, placement and limits."""
+    """Plan: a number of devices for each unit, with its seconds and placement.
+
+    Arguments:
+        counts: numbers of devices of the batch, of each unit of the model's row, and of the loss, as indices into the
+            possible counts.
+    """
 
     def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
         self._search, self._counts = search, counts
@@ -67,11 +73,16 @@ class ConstrainedCounts:
 
     @cached_property
     def placed(self) -> list[Placed]:
-        """Placement of every unit."""
+        """Placement of every unit on devices."""
         return placed(self._search, self._counts)
 
     def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
-        """True if the plan keeps the limits of device-seconds and memory."""
+        """True if the plan is within the limits of GPU-seconds and memory.
+
+        Arguments:
+            allowed_s: maximum GPU-seconds of the iteration.
+            room: maximum bytes of a device.
+        """
         return gpu_s(costs, self.placed) <= allowed_s * SLACK and peak_bytes(costs, self.placed) <= room
 
 
@@ -84,12 +95,12 @@ def fastest_kept(
         costs: seconds and bytes of each unit, by number of devices.
         graph: units of the model, and how they follow each other.
         limit: maximum amplification of a unit.
-        fixed: number of devices of some units, as an index into the counts.
+        fixed: number of devices of some units, as an index into the possible counts.
         whole_limit: maximum amplification of the whole iteration.
-        room: bytes of a device.
+        room: maximum bytes of a device.
 
     Raises:
-        InputError: no plan keeps the limits.
+        InputError: no plan within the limits was found.
     """
     allowed_s = whole_limit * float(costs.alone_s.sum())
     search = BurstSearch(costs, graph.row, limit, fixed)
@@ -118,8 +129,8 @@ def fastest_kept(
     )
 
 
-# Price of an amount that equals its limit, in multiples of the fastest row's seconds. At the largest price only
-# amounts count.
+# Prices to try for GPU-seconds and bytes: cost of as much as the limit allows, in multiples of the seconds of the
+# fastest plan. At the largest price, seconds no longer count.
 _PRICES = tuple(0.25 * 32**k for k in range(8))
 _HALVINGS = 4
 
@@ -127,15 +138,19 @@ _HALVINGS = 4
 def _within(
     costs: BurstCosts, graph: BurstGraph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
 ) -> ConstrainedCounts | None:
-    """Find the fastest row under the limits of sums; None if no row is found.
+    """Find the fastest plan under the limits of GPU-seconds and bytes.
 
-    The result is exact in a chain. Branches are not: for each pair of counts, a block of branches runs in the way of
-    least cost at one price of the amounts. Prices are raised until the sums are within the limits, then lowered as
-    far as the sums stay within.
+    The result is exact for a chain of units. It may be slower than the optimum for a model with branches: a block of
+    branches runs in the way of least cost at one price of GPU-seconds and bytes. Prices are raised until the sums are
+    within the limits, then lowered as far as the sums stay within.
 
     Arguments:
-        limits: GPU-seconds of the iteration, and bytes of a device.
-        fastest_s: seconds of the fastest row without these limits.
+        limit: maximum amplification of a unit.
+        limits: maximum GPU-seconds of the iteration, and maximum bytes of a device.
+        fastest_s: seconds of the fastest plan without these two limits.
+
+    Returns:
+        None if no plan within the limits is found.
     """
     used = np.flatnonzero(limits < inf)
     found: list[ConstrainedCounts] = []
@@ -169,7 +184,7 @@ def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
 
 
 def peak_bytes(costs: BurstCosts, placed: Sequence[Placed]) -> float:
-    """Peak bytes of the fullest device."""
+    """Bytes of the device that holds the most."""
     change = np.zeros(costs.cluster.devices + 1)
     for one in placed:
         held = costs.held_bytes[one.unit, one.count]

@@ -1,7 +1,8 @@
 """Costs of burst-parallel plans: seconds and bytes by unit and number of devices.
 
-A unit is a run of layers that stay together, nearly always a single layer. Arrays have the shape (units, counts). The
-device with the largest share of the batch decides. The order of units is not known here.
+A unit is a run of layers that stay together, nearly always a single layer. Counts are the possible numbers of devices
+of a unit. Arrays have the shape (units, counts). The device with the largest share of the batch determines the costs.
+The order of units is not known here.
 
 Source: DeepPool, section 4.1 (comp, comm, sync), with the optimizer step and memory added.
 """
@@ -23,7 +24,7 @@ from hocket.strategies.burst.redistribution import Moves, moves, moves_aside
 
 @dataclass(frozen=True)
 class Edge:
-    """Bytes of one sample from one unit to another: activations and their gradients."""
+    """Bytes of one sample that go from one unit to another: activations and gradients."""
 
     forward_bytes: float
     backward_bytes: float
@@ -36,13 +37,22 @@ NOTHING = Edge(0.0, 0.0)
 
 
 class BurstCosts:
-    """Costs of one profile, batch and cluster.
+    """Costs of the units of one profile, for one batch size and cluster.
 
     Arguments:
+        batch_size: samples of a batch.
         counts: possible numbers of devices of a unit, ascending, at most the devices of the cluster and the samples
             of a batch.
         units: the layers of each unit.
         bucket_bytes: size of a gradient bucket; 0 for an all-reduce of each unit by itself.
+
+    Attributes:
+        shares: samples of the device with the largest share, for each count.
+        layer_comp_s: seconds of forward, backward and step of each layer; shape (layers, counts).
+        comp_s: the same for each unit.
+        alone_s: seconds of forward, backward and step of each unit on one device; shape (units,).
+        sync_s: seconds of the all-reduce of each unit's gradients.
+        own_s: comp_s + sync_s.
 
     Raises:
         InputError: a layer with weights has 0 s in the profile, or the profile's device type cannot be compared with
@@ -70,11 +80,11 @@ class BurstCosts:
         self.own_s = self.comp_s + self.sync_s
 
     def on(self, counts: Sequence[int]) -> "BurstCosts":
-        """The costs for other numbers of devices."""
+        """Costs of the same units for other possible numbers of devices."""
         return BurstCosts(self.profile, self.cluster, self.batch_size, counts, self.units, self._bucket_bytes)
 
     def _per_unit(self, figures: np.ndarray) -> np.ndarray:
-        """Sums over the layers of each unit; shape (units, ...)."""
+        """Sum over the layers of each unit: from shape (layers, ...) to (units, ...)."""
         whole: np.ndarray = np.add.reduceat(figures, self._sums, axis=0)
         return whole
 
@@ -100,7 +110,7 @@ class BurstCosts:
 
     @cached_property
     def _types(self) -> "list[tuple[int, _Seconds]]":
-        """First device of each device type, and the seconds on that type."""
+        """For each device type, its first device and the seconds of layers on it."""
         seen: dict[str, int] = {}
         for device in range(self.cluster.devices) if self.cluster.nodes else (0,):
             seen.setdefault(self.cluster.node_of(device).device_type, device)
@@ -152,7 +162,7 @@ class BurstCosts:
     def held_bytes(self) -> np.ndarray:
         """Bytes that one device of a unit holds; shape (units, counts).
 
-        They are weights, gradients, optimizer state, buffers and the device's share of the stash.
+        They are weights, gradients, optimizer state, buffers and the device's share of the saved activations.
         """
         layers = self.profile.layers
         fixed = np.array(
@@ -169,14 +179,14 @@ class BurstCosts:
 
     @cached_property
     def capacity_bytes(self) -> float:
-        """Memory of the smallest device."""
+        """Bytes of memory of the smallest device."""
         devices = range(self.cluster.devices) if self.cluster.nodes else (0,)
         return min(self.cluster.capacity_bytes(device) for device in devices)
 
 
 @dataclass(frozen=True)
 class _Seconds:
-    """Seconds of a profile on one device type: measured there, or scaled by a factor."""
+    """Seconds of layers on one device type: measured there, or scaled by a factor."""
 
     profile: ModelProfile
     factor: float
@@ -189,7 +199,17 @@ class _Seconds:
         return cls(profile, type_factor(profile, cluster, name))
 
     def at(self, samples: np.ndarray) -> np.ndarray:
-        """Seconds of forward, backward and step of every layer; shape (layers, samples)."""
+        """Seconds of forward, backward and step of every layer on one device.
+
+        Arguments:
+            samples: numbers of samples that the device computes.
+
+        Returns:
+            Shape (layers, entries of `samples`).
+
+        Raises:
+            InputError: a layer with weights has 0 s.
+        """
         turn = _at(self.profile, "forward_s", samples) + _at(self.profile, "backward_s", samples)
         for i, layer in enumerate(self.profile.layers):
             if layer.gradients_bytes > 0 and not turn[i].min() > 0:
@@ -203,10 +223,16 @@ class _Seconds:
 
 
 def _at(profile: ModelProfile, name: str, samples: np.ndarray) -> np.ndarray:
-    """A profile column at numbers of samples; shape (layers, samples).
+    """Values of one field of every layer at several numbers of samples.
 
     Above the largest profiled size, values grow in proportion to the samples. A line through the last two sizes would
     amplify measurement noise.
+
+    Arguments:
+        name: field of a layer, such as "forward_s".
+
+    Returns:
+        Shape (layers, entries of `samples`).
     """
     largest = profile.microbatch_sizes[-1]
     known = {
@@ -216,6 +242,10 @@ def _at(profile: ModelProfile, name: str, samples: np.ndarray) -> np.ndarray:
 
 
 def _ring(cluster: Cluster, count: int) -> tuple[float, float]:
-    """Latency in seconds, and seconds a byte, of an all-reduce of the first devices."""
+    """Latency in seconds and seconds per byte of an all-reduce.
+
+    Arguments:
+        count: number of devices in it, from the first of the cluster on.
+    """
     time = collective(cluster, Kind.ALL_REDUCE, tuple(range(count)), 1.0)
     return time.latency_s, time.flow_s

@@ -1,8 +1,9 @@
 """Series-parallel decomposition of a model's graph into units and blocks.
 
-The graph is a row of units with a block between neighbours. A block is an edge, or branches that fork and join again.
-A unit is a run of layers that stay together, numbered in the model's order. Layers that share weights are in one
-unit, and so are layers that cannot be divided into branches. Seconds and devices are not known here.
+A unit is a run of layers that stay together. Units are numbered in the model's order. Layers that share weights are in
+one unit, and so are layers that cannot be divided into branches. The graph is a row: a sequence of units, with a block
+between neighbours. A block is an edge, or branches that fork and join again. Each branch is a row. Seconds and devices
+are not known here.
 
 Source: DeepPool, section 4.2, figure 7, with blocks inside blocks.
 """
@@ -21,7 +22,7 @@ Edges = dict[tuple[int, int], Edge]
 
 @dataclass(frozen=True)
 class BranchBlock:
-    """Part of the graph between two units.
+    """Part of the graph between two consecutive units of a row.
 
     Attributes:
         edge: the direct edge from one unit to the other; None without one.
@@ -36,8 +37,8 @@ class BranchBlock:
 class UnitRow:
     """Sequence of blocks and units: blocks[0], units[0], ..., units[-1], blocks[-1].
 
-    The first block begins after the unit that the row comes from. The last block ends before the unit that the row
-    leads to.
+    The first block begins after the unit (or batch) where the row forks off. The last block ends before the unit (or
+    loss) where the row joins again.
     """
 
     units: tuple[int, ...]
@@ -46,10 +47,11 @@ class UnitRow:
 
 @dataclass(frozen=True)
 class BurstGraph:
-    """Units of a model and the row that they form; a chain if no block has branches.
+    """Units of a model and the row that they form.
 
     Attributes:
         units: the layers of each unit.
+        row: the whole model, from the batch to the loss; a chain if no block has branches.
     """
 
     units: tuple[tuple[int, ...], ...]
@@ -76,7 +78,15 @@ def graph_of(profile: ModelProfile) -> BurstGraph:
 
 
 def _joined(spans: Sequence[tuple[int, int]], layers: int) -> list[tuple[int, int]]:
-    """Runs (first, last) that cover all layers; overlapping spans are joined."""
+    """Join overlapping spans of layers.
+
+    Arguments:
+        spans: first and last layer of each span.
+        layers: number of layers; a layer without a span is a span by itself.
+
+    Returns:
+        First and last layer of each run; the runs cover all layers.
+    """
     joined: list[tuple[int, int]] = []
     for first, last in sorted([*spans, *((i, i) for i in range(layers))]):
         if joined and first <= joined[-1][1]:
@@ -87,9 +97,10 @@ def _joined(spans: Sequence[tuple[int, int]], layers: int) -> list[tuple[int, in
 
 
 def _edges(profile: ModelProfile, units: Sequence[Sequence[int]]) -> Edges:
-    """Edges between units, with each tensor once for a pair of units.
+    """Edges between units, by (source, target).
 
-    A unit without predecessors follows the batch. A unit without successors precedes the loss.
+    A tensor counts once for each pair of units. A unit without predecessors gets an edge from the batch (START). A
+    unit without successors gets an edge to the loss (END).
     """
     unit_of = {layer: u for u, unit in enumerate(units) for layer in unit}
     sizes = profile.tensor_bytes(profile.microbatch_sizes[-1]) / profile.microbatch_sizes[-1]
@@ -121,9 +132,17 @@ class _Apart:
         self.stuck: list[list[int]] = []
 
     def row(self, before: int, behind: int, inside: Sequence[int]) -> UnitRow:
-        """Row of the units between two units that lie on every path between the two."""
+        """Decompose the part of the graph between two units.
+
+        The units of the row lie on every path between the two.
+
+        Arguments:
+            before: unit before the part, or START.
+            behind: unit after the part, or END.
+            inside: units of the part, ascending.
+        """
         place = {before: -1, **{u: k for k, u in enumerate(inside)}, behind: len(inside)}
-        # Number of edges that pass over each position.
+        # Change of the number of edges that pass over a position, at each position.
         over = [0] * (len(inside) + 1)
         for source in (before, *inside):
             for target in self._behind[source]:
@@ -149,7 +168,7 @@ class _Apart:
         return BranchBlock(edge, tuple(self.row(before, behind, part) for part in self._parts(between)))
 
     def _parts(self, between: Sequence[int]) -> list[list[int]]:
-        """Connected components of some units, each in order."""
+        """Connected components of the given units, each ascending."""
         head = {u: u for u in between}
 
         def find(u: int) -> int:

@@ -1,10 +1,10 @@
-"""The fastest row with limited sums, by Pareto fronts.
+"""The fastest path through a sequence of steps under limits, by Pareto fronts.
 
-Sums are the GPU-seconds of an iteration and the memory of a device. Steps are matrices. Every step adds seconds and
-amounts, and the sum of each amount has a limit.
+A path chooses a number of devices before the first step and after each step. Every step adds seconds and amounts
+(GPU-seconds of the iteration, bytes of a device). The sum of each amount over the path has a limit.
 
 The search keeps the Pareto front of (seconds, amounts) for every number of devices. It drops an entry if no
-continuation can bring it within the limits, or below the time of a row that is already known.
+continuation can be within the limits, or as fast as a path that is already known.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class ParetoStep:
-    """Seconds and amounts that one step adds.
+    """Seconds and amounts that one step adds, by numbers of devices around it.
 
     Attributes:
-        seconds: shape (counts before, counts after).
-        amounts: shape (kinds, counts before, counts after).
+        seconds: shape (counts before, counts after); infinite where the step is forbidden.
+        amounts: limited quantities, such as GPU-seconds; shape (amounts, counts before, counts after).
     """
 
     seconds: np.ndarray
@@ -29,13 +29,15 @@ class ParetoStep:
 
 
 def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int, ...] | None:
-    """Find the fastest row within the limits.
+    """Find the fastest path through the steps with sums of amounts within limits.
 
     Arguments:
-        limits: maximum sum of each kind of amount.
+        steps: costs of each step.
+        limits: maximum sum of each amount over all steps.
 
     Returns:
-        The count before the first step and the count after each step; None if no row keeps the limits.
+        The number of devices before the first step and after each step, as indices into the possible numbers; None if
+        no path is within the limits.
     """
     least_s = _least_rest([step.seconds for step in steps])
     least = [_least_rest([step.amounts[kind] for step in steps]) for kind in range(len(limits))]
@@ -80,7 +82,14 @@ def fastest_within(steps: Sequence[ParetoStep], limits: np.ndarray) -> tuple[int
 
 
 def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Least sum of the remaining steps, for each step and count."""
+    """Least sum over the remaining steps, from each position between steps.
+
+    Arguments:
+        steps: seconds or one amount of each step; shape (counts before, counts after).
+
+    Returns:
+        One array of shape (counts,) before each step, and zeros after the last.
+    """
     rest = [np.zeros(steps[-1].shape[1])]
     for step in reversed(steps):
         rest.append((step + rest[-1][None]).min(axis=1))
@@ -88,10 +97,10 @@ def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
-    """Upper bound of the fastest row within the limits, in seconds.
+    """Upper bound of the seconds of the fastest path within the limits.
 
-    It is infinite if no row within the limits is found. Bisection lowers the price of amounts as far as the row of
-    least cost stays within the limits.
+    Bisection lowers the price of amounts as far as the path of least cost stays within the limits. The bound is
+    infinite if no path within the limits is found.
     """
     seconds, amounts = (np.stack([getattr(step, name) for step in steps]) for name in ("seconds", "amounts"))
     best, low, high = np.inf, 0.0, None
@@ -107,12 +116,14 @@ def _known(steps: Sequence[ParetoStep], limits: np.ndarray) -> float:
 
 
 def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tuple[float, np.ndarray]:
-    """Seconds and amounts of the row of least cost.
+    """Seconds and amounts of the path of least cost.
+
+    The cost is the sum of seconds and priced amounts.
 
     Arguments:
         seconds: shape (steps, counts before, counts after).
-        amounts: shape (steps, kinds, counts before, counts after).
-        prices: price of each kind, in seconds.
+        amounts: shape (steps, amounts, counts before, counts after).
+        prices: price of each amount, in seconds.
     """
     steps, n, _ = seconds.shape
     costs = seconds.copy()
@@ -134,7 +145,10 @@ def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tup
 
 
 def _front(sums: np.ndarray) -> np.ndarray:
-    """Indices of the rows on the Pareto front; of equal rows the first."""
+    """Indices of the rows of an array that are on its Pareto front.
+
+    Of equal rows only the first is included.
+    """
     order = np.lexsort(sums.T[::-1])
     if sums.shape[1] == 2:
         amounts = sums[order, 1]

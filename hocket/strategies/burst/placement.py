@@ -1,6 +1,6 @@
-"""Placement of units on devices, from the ways that the search has chosen.
+"""Placement of units on devices, from the numbers of devices of a search.
 
-A branch that runs beside the others has the last devices of its block.
+A unit has consecutive devices. Branches that run in parallel to the others have the last devices of their block.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from hocket.strategies.burst.search import BurstSearch
 
 @dataclass(frozen=True)
 class Placed:
-    """Placement of a unit.
+    """Placement of one unit.
 
     Attributes:
+        unit: number of the unit.
         first: first device.
-        count: number of devices, as an index into the counts.
-        comm_s: seconds of the transfers of its inputs.
-        amplification: GPU-seconds over the seconds on one device.
+        count: number of devices, as an index into the possible counts.
+        comm_s: seconds of the transfers of the unit's inputs.
+        amplification: GPU-seconds of the unit divided by its seconds on one device.
     """
 
     unit: int
@@ -31,14 +32,25 @@ class Placed:
 
 
 def placed(search: BurstSearch, counts: tuple[int, ...]) -> list[Placed]:
-    """Place every unit, for given counts of the row's units."""
+    """Place every unit of a model.
+
+    Arguments:
+        counts: numbers of devices of the batch, of each unit of the model's row, and of the loss, as indices.
+    """
     return _row(search, search.row, counts, search.whole, 0)
 
 
 def _row(search: BurstSearch, row: UnitRow, counts: tuple[int, ...], where: BranchPosition, first: int) -> list[Placed]:
     """Place the units of a row.
 
-    Each transfer to the row's target adds an entry of the target with the seconds of the transfer.
+    Arguments:
+        counts: numbers of devices before the row, of each of its units, and of the unit it leads to, as indices.
+        where: position of the row in the graph.
+        first: first device of the row.
+
+    Returns:
+        The row's units. Each transfer to the unit that the row leads to is an additional entry for that unit, with the
+        seconds of the transfer.
     """
     found: list[Placed] = []
     for k, pair in enumerate(pairwise(counts)):
@@ -57,7 +69,14 @@ def _block(
 ) -> list[Placed]:
     """Place the units of a block.
 
-    Each transfer to the block's target adds an entry of the target with the seconds of the transfer.
+    Arguments:
+        pair: numbers of devices before and after the block, as indices.
+        where: position of the block in the graph.
+        first: first device of the block.
+
+    Returns:
+        The units of its branches. Each transfer to the unit that the block leads to is an additional entry for that
+        unit, with the seconds of the transfer.
     """
     found: list[Placed] = []
     if block.edge is not None and where.target is not None:
@@ -75,7 +94,14 @@ def _block(
 
 
 def _arrived(costs: BurstCosts, unit: int, first: int, count: int, came: list[Placed]) -> Placed:
-    """Placement of a unit with all transfers to it; its amplification has the largest."""
+    """Placement of a unit, with the sum of all transfers to it.
+
+    Its amplification contains only the longest of these transfers.
+
+    Arguments:
+        count: number of devices, as an index into the possible counts.
+        came: one entry for each transfer to the unit.
+    """
     most = max((one.comm_s for one in came), default=0.0)
     spent = (most + costs.own_s[unit, count]) * costs.counts[count]
     alone = costs.alone_s[unit]

@@ -25,12 +25,18 @@ from hocket.util.units import show_count, show_seconds
 class BurstLayer:
     """One layer of a plan.
 
+    A unit is a run of layers that stay together, nearly always one layer.
+
     Attributes:
-        devices: position k has the k-th piece of the batch; pieces are as equal as possible, none exceeds the first.
-        comp_s: seconds of forward, backward and step of the largest piece.
-        comm_s: seconds of input activations and their gradients; the first layer of a unit has those of the whole unit.
-        sync_s: seconds of the all-reduce of its gradients; in a unit as for `comm_s`.
-        amplification: GPU-seconds of its unit over those on one device; only the largest incoming transfer counts.
+        devices: devices of the layer; position k has the k-th share of the batch. Shares are as equal as possible, and
+            none is larger than the first.
+        comp_s: seconds of forward, backward and step of the largest share.
+        comm_s: seconds to transfer input activations and their gradients. The first layer of a unit has the seconds of
+            the whole unit, the others have 0.
+        sync_s: seconds of the all-reduce of gradients. The first layer of a unit has the seconds of the whole unit,
+            the others have 0.
+        amplification: GPU-seconds of the layer's unit divided by its seconds on one device. Only the longest incoming
+            transfer counts.
     """
 
     devices: tuple[int, ...]
@@ -53,12 +59,12 @@ class BurstPlan:
     """Result of `plan_burst`.
 
     Attributes:
-        layers: by index in the profile.
+        layers: the layers in the order of the profile.
         iteration_s: seconds of one batch and its step; of branches in parallel only the longest counts.
         gpu_s: seconds times devices, summed over layers.
-        amplification: gpu_s over the seconds of one device alone.
+        amplification: gpu_s divided by the seconds of one device alone.
         data_parallel_s: seconds of an iteration with every layer on the maximum number of devices.
-        peak_bytes: bytes of the fullest device.
+        peak_bytes: bytes of the device that holds the most.
         remarks: warnings for the user.
     """
 
@@ -72,7 +78,7 @@ class BurstPlan:
 
     @property
     def runs(self) -> tuple[BurstRun, ...]:
-        """Layers in order, in runs of consecutive layers on the same devices."""
+        """The layers, grouped into runs of consecutive layers on the same devices."""
         groups = groupby(range(len(self.layers)), key=lambda i: self.layers[i].devices)
         return tuple(BurstRun(tuple(layers), devices) for devices, layers in groups)
 
@@ -84,7 +90,8 @@ class DeviceCounts:
     Attributes:
         powers_of_two: True for 1, 2, 4, ... devices; False for any number.
         counts: possible numbers of devices, instead of `powers_of_two`; 1 is added.
-        least: smallest number of devices (for profiles of small shares); the only one if all possible numbers are less.
+        least: smallest number of devices of a layer without a fixed number, so that shares of the batch are not larger
+            than the profiled microbatches. If all possible numbers are smaller, it is the only one.
         only: fixed number of devices of some layers, by index in the profile.
     """
 
@@ -97,7 +104,8 @@ class DeviceCounts:
         """Possible numbers of devices for a batch on a cluster, ascending.
 
         Raises:
-            InputError: a number above the devices of the cluster or the samples of the batch.
+            InputError: a number below 1 or above the devices of the cluster or the samples of the batch, or a batch
+                without samples.
         """
         most, fixed = _most(cluster, batch_size), self.only.values()
         if not 1 <= self.least <= most:
@@ -123,10 +131,13 @@ def plan_burst(
     counts: DeviceCounts | None = None,
     bucket_bytes: float = 0.0,
 ) -> BurstPlan:
-    """Find the fastest numbers of devices for the layers of a job.
+    """Find the numbers of devices of a job's layers that make an iteration fastest.
 
     Arguments:
-        bucket_bytes: size of a gradient bucket, so that a layer pays only its share of an all-reduce's latency; 0 for
+        batch_size: samples of a batch.
+        limits: limits of the plan; by default `BurstLimits()`.
+        counts: numbers of devices that a layer may have; by default powers of two.
+        bucket_bytes: size of a gradient bucket, so that a layer has only its share of an all-reduce's latency; 0 for
             an all-reduce of every layer, as in the paper.
 
     Raises:
@@ -149,7 +160,7 @@ def plan_printed(
     """Find the numbers of devices by the paper's Algorithm 1 to the letter.
 
     Arguments:
-        amplification_limit: as in BurstLimits; the algorithm has no other limit.
+        amplification_limit: as in `BurstLimits`; the algorithm has no other limit.
 
     Raises:
         InputError: an argument is invalid.
@@ -167,7 +178,11 @@ def plan_printed(
 def _fixed(graph: BurstGraph, numbers: tuple[int, ...], only: Mapping[int, int]) -> dict[int, int]:
     """Fixed numbers of devices by unit, as indices into `numbers`.
 
-    If layers of a unit have different fixed numbers, the largest holds.
+    If layers of a unit have different fixed numbers, the largest is used.
+
+    Arguments:
+        numbers: possible numbers of devices.
+        only: fixed number of devices of some layers, by index in the profile.
     """
     fixed: dict[int, int] = {}
     for u, unit in enumerate(graph.units):
@@ -201,10 +216,10 @@ def _plan(costs: BurstCosts, graph: BurstGraph, found: ConstrainedCounts, limit:
 
 
 def _most(cluster: Cluster, batch_size: int) -> int:
-    """Maximum number of devices with at least one sample each.
+    """Maximum number of devices of a layer: each has at least one sample.
 
     Raises:
-        InputError: an empty batch.
+        InputError: a batch without samples.
     """
     if batch_size < 1:
         raise InputError("batch_size", str(batch_size), ">= 1")

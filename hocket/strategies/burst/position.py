@@ -1,4 +1,4 @@
-"""Position of a row or a block in a burst-parallel plan: target and devices."""
+"""Position of a row or a block of units (graph.py) in a burst-parallel plan."""
 
 from dataclasses import dataclass, replace
 
@@ -10,10 +10,10 @@ class BranchPosition:
     """Position of a row or a block in the graph.
 
     Attributes:
-        target: the unit that it leads to; None for the loss.
+        target: the unit after it; None for the loss.
         budget: number of devices that it may use.
-        aside_in: True if inputs from the unit before it move to other devices.
-        aside_out: True if outputs to the target move to other devices.
+        aside_in: True if its first units are on other devices than the unit before it.
+        aside_out: True if its last units are on other devices than `target`.
     """
 
     target: int | None
@@ -23,11 +23,16 @@ class BranchPosition:
 
     @property
     def aside(self) -> bool:
-        """True if an edge from one end to the other moves to other devices."""
+        """True if a direct edge from the unit before to `target` goes to other devices."""
         return self.aside_in or self.aside_out
 
     def of_branch(self, width: int, aside: bool) -> "BranchPosition":
-        """Position of a branch on `width` devices; `aside`: devices of its own."""
+        """Position of a branch of a block at this position.
+
+        Arguments:
+            width: number of devices of the branch.
+            aside: True if the branch has separate devices, in parallel to other branches.
+        """
         return BranchPosition(self.target, width, self.aside_in or aside, self.aside_out or aside)
 
     def of_block(self, row: UnitRow, k: int) -> "BranchPosition":

@@ -1,10 +1,9 @@
 """Redistribution of a batch between layers with different numbers of devices.
 
-A set of g devices is the first g by number, or g neighbours from a later device on. Position k of its tuple has the
-k-th piece of the batch. Pieces are as equal as possible, and cut like microbatches (program/microbatches.py).
-
-Positions follow the bit-reversed device numbers. The first samples of a device in a smaller set are therefore also
-its first samples in a larger set, and need not move.
+A layer on g devices uses the first g devices of the cluster, or g consecutive ones from a later device on. The batch
+is divided into g shares, as equal as possible, like microbatches (program/microbatches.py). `device_order` says which
+device has the k-th share. It follows the bit-reversed device numbers, so that the first samples of a device in a
+smaller set are also on this device in a larger set and need not move.
 
 Source: DeepPool, section 4.1 (`comm`: payload over bandwidth, and a delay), without the samples that need not move.
 """
@@ -17,14 +16,14 @@ import numpy as np
 
 from hocket.hardware.cluster import Cluster
 
-_BITS = 17  # of a device's number: MAX_DEVICES
+_BITS = 17  # number of bits of a device's number; MAX_DEVICES is 2**17
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Seconds of a transfer between sets of devices.
+    """Seconds to move a batch between two sets of devices, for all pairs of sizes.
 
-    They are latency_s + per_byte_s * (bytes of one sample); both arrays have the shape (counts, counts).
+    The seconds are latency_s + per_byte_s * (bytes of one sample). Both arrays have the shape (counts, counts).
     """
 
     latency_s: np.ndarray
@@ -44,7 +43,10 @@ class Moves:
 
 @lru_cache(maxsize=4096)
 def device_order(count: int, first: int = 0) -> tuple[int, ...]:
-    """Devices of a set by position: `count` devices from `first` on."""
+    """Devices of a set of `count` devices from `first` on, by share of the batch.
+
+    Entry k is the device with the k-th share.
+    """
     return tuple(first + r for r in sorted(range(count), key=_reversed_bits))
 
 
@@ -53,10 +55,10 @@ def _reversed_bits(number: int) -> int:
 
 
 def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """Seconds to move samples between nested sets of devices.
+    """Seconds to move samples between sets that both begin with the first device.
 
     The model assumes that all moved samples pass over the outermost level that the two sets span. The busiest sender
-    or receiver decides: a device, or a component of the level if its devices share one link.
+    or receiver determines the time: a device, or a component of the level if its devices share one link.
 
     Arguments:
         counts: numbers of devices, ascending, at most the batch size and the number of devices.
@@ -77,11 +79,15 @@ def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
 
 
 def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """Seconds to move samples between disjoint sets of devices: every sample moves."""
+    """Seconds to move samples between disjoint sets of devices; every sample moves.
+
+    Arguments:
+        counts: numbers of devices, ascending, at most the batch size and the number of devices.
+    """
     start, end = _pieces(batch_size, counts)
     last = np.minimum(np.add.outer(counts, counts), cluster.devices) - 1
     latency_s, per_byte_s = np.zeros(last.shape), np.zeros(last.shape)
-    beyond = 0  # devices that the inner levels span
+    beyond = 0  # number of devices in one component of the level inside; 0 for the innermost level
     for k, level in enumerate(cluster.levels):
         busiest = _together(end - start, _width(cluster, k)) / level.bandwidth_bytes_per_s
         here = last >= beyond
@@ -92,9 +98,9 @@ def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> M
 
 
 def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """First sample of each device, and the end of its samples.
+    """First sample of each device, and the sample after its last.
 
-    Both arrays have the shape (counts, devices), and are 0 for a device without samples.
+    Both arrays have the shape (counts, devices). They are 0 for a device without samples.
     """
     start, end = (np.zeros((len(counts), counts[-1]), dtype=np.int64) for _ in range(2))
     order = np.array(device_order(counts[-1]))
@@ -106,15 +112,15 @@ def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.nd
 
 
 def _width(cluster: Cluster, level: int) -> int:
-    """Number of devices that share one link at a level."""
+    """Number of devices that share one link at a level; 1 if links are not shared."""
     return prod(below.width for below in cluster.levels[:level]) if cluster.levels[level].shared else 1
 
 
 def _together(samples: np.ndarray, width: int) -> np.ndarray:
-    """Maximum number of samples over one link.
+    """Maximum number of samples that pass over one link.
 
     Arguments:
-        samples: samples of each device, along the last axis.
+        samples: number of samples of each device, along the last axis.
         width: number of devices that share a link.
     """
     if width > 1:

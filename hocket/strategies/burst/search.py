@@ -1,12 +1,13 @@
 """Shortest-path search for the fastest numbers of devices of a row of units.
 
 Every unit has an amplification limit. The amplification of a unit is its GPU-seconds (transfer, compute and
-synchronisation, times devices) over its seconds on one device. A step from one unit to the next is allowed if the
-amplification of the unit that it leads to is within the limit. This does not depend on other steps, so the fastest
-row is a shortest path.
+all-reduce, times devices) divided by its seconds on one device. A step from one unit to the next is allowed if the
+amplification of the next unit is within the limit. This does not depend on other steps, so the fastest plan is a
+shortest path.
 
-A block of branches is one matrix, by devices before and after it. branches.py decides how its branches run.
-lagrangian.py defines figures and costs.
+A block of branches is one matrix, by number of devices before and after the block. branches.py decides how its
+branches run. graph.py defines units, rows and blocks; lagrangian.py defines counts, figures (arrays of costs) and
+costs.
 
 Source: DeepPool, section 4.2. `algorithm1.py` has the limit test of its Algorithm 1.
 """
@@ -24,15 +25,16 @@ from hocket.strategies.burst.graph import BranchBlock, UnitRow
 from hocket.strategies.burst.lagrangian import Prices, back
 from hocket.strategies.burst.position import BranchPosition
 
-SLACK = 1 + 1e-9  # factor of a limit: the same numbers summed in another order differ a little
+SLACK = 1 + 1e-9  # factor by which a limit may be exceeded, because sums in another order differ a little
 
 
 class BurstSearch:
-    """The search of one row of units.
+    """Search for the numbers of devices of a model's units.
 
     Arguments:
-        limit: maximum amplification of a unit.
-        only: fixed number of devices of some units, as an index into the counts.
+        row: the row of the whole model.
+        limit: maximum amplification of a unit; infinite for no limit.
+        only: fixed number of devices of some units, as an index into the possible counts.
         prices: price in seconds of a GPU-second and of a byte; None to ignore both.
 
     Attributes:
@@ -64,24 +66,29 @@ class BurstSearch:
         self._blocks: dict[tuple[int, BranchPosition], BranchOptions] = {}
 
     def at_prices(self, prices: tuple[float, float]) -> "BurstSearch":
-        """The search with other prices; shares cached results that do not depend on them."""
+        """Copy of the search with other prices.
+
+        Both share the cached results that do not depend on prices.
+        """
         found = copy(self)
         found._prices = Prices(prices)
         found._rows, found._blocks = {}, {}
         return found
 
     def steps(self) -> Iterator[np.ndarray]:
-        """Yield figures of each block together with the unit after it.
+        """Yield the figures of each block together with the unit after it.
 
-        Rows are devices before the block, columns devices after it.
+        Rows are by number of devices before the block, columns by number of devices after it.
         """
         for unit, step in self._row_steps(self.row, self.whole):
             yield step if unit is None else step + self._own[unit][:, None]
 
     def fastest(self) -> tuple[float, tuple[int, ...]]:
-        """Least cost of the row, and its counts for the batch, each unit and the loss.
+        """Least cost of a plan, and the numbers of devices of this plan.
 
-        The cost is infinite if no row is allowed.
+        Returns:
+            Cost, infinite if no plan is allowed; and the number of devices of the batch, of each unit of the row and
+            of the loss, as indices into the possible counts.
         """
         cost, came = np.zeros(self._n), []
         for step in self.steps():
@@ -91,13 +98,13 @@ class BurstSearch:
         return float(cost[end]), back(came, end)
 
     def seconds(self, counts: tuple[int, ...]) -> float:
-        """Seconds of the row with these counts."""
+        """Seconds of the plan with these numbers of devices (see `fastest`)."""
         return sum(float(step[0][pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
 
     def _edge(self, edge: Edge, where: BranchPosition) -> np.ndarray:
-        """Figures of a transfer.
+        """Figures of the transfer over an edge.
 
-        Seconds are infinite if the unit that the transfer leads to would exceed the limit.
+        Seconds are infinite where the unit after the edge would exceed the amplification limit.
         """
         costs, target = self.costs, where.target
         key = (edge, target if self.limit < np.inf else None, where.aside)
@@ -118,7 +125,7 @@ class BurstSearch:
         return self.ways(block, where).figures
 
     def ways(self, block: BranchBlock, where: BranchPosition) -> BranchOptions:
-        """Best way to run the branches of a block, for each pair of counts."""
+        """Best way to run a block, for each number of devices before and after it."""
         key = (id(block), where)
         if key not in self._blocks:
             self._blocks[key] = self._compared(block, where)
@@ -135,7 +142,11 @@ class BurstSearch:
         return best_ways(len(block.branches), by_width, direct, widths, where.budget, self._prices)
 
     def _row(self, row: UnitRow, where: BranchPosition) -> np.ndarray:
-        """Figures of a branch; shape (widths, figures, counts before, counts after)."""
+        """Figures of a branch, for each number of devices (width) that it may use.
+
+        Returns:
+            Shape (widths, figures, counts before, counts after).
+        """
         key = (id(row), where)
         if key not in self._rows:
             found: np.ndarray | None = None
@@ -149,18 +160,23 @@ class BurstSearch:
         return self._rows[key]
 
     def _each_width(self, block: BranchBlock, where: BranchPosition) -> np.ndarray:
-        """Figures of a block in a branch; shape (widths, figures, counts, counts).
+        """Figures of a block inside a branch, for each width of the branch.
 
-        The first axis has length 1 if all widths have the same figures.
+        Returns:
+            Shape (widths, figures, counts before, counts after). The first axis has length 1 if all widths have the
+            same figures.
         """
         if not block.branches:
             return self._block(block, where)[None]
         return np.stack([self._block(block, replace(where, budget=width)) for width in self._widths])
 
     def _on_widths(self, unit: int) -> np.ndarray:
-        """A unit's own figures for each width; shape (widths, figures, 1, counts).
+        """Figures of a unit without transfers, for each width of its branch.
 
         Seconds are infinite for more devices than the width.
+
+        Returns:
+            Shape (widths, figures, 1, counts).
         """
         if unit not in self._units:
             found = np.repeat(self._own[unit][None, :, None], len(self._widths), axis=0)
@@ -170,13 +186,20 @@ class BurstSearch:
         return self._units[unit]
 
     def _row_steps(self, row: UnitRow, where: BranchPosition) -> Iterator[tuple[int | None, np.ndarray]]:
-        """Yield the figures of each block, and the unit after it (None for the last)."""
+        """Yield the unit after each block (None for the last), and the block's figures."""
         for k, block in enumerate(row.blocks):
             unit = row.units[k] if k < len(row.units) else None
             yield unit, self._block(block, where.of_block(row, k))
 
     def inside(self, row: UnitRow, pair: tuple[int, int], where: BranchPosition) -> tuple[int, ...]:
-        """Counts of a branch: the pair of counts at its ends, with its units between."""
+        """Best numbers of devices of the units of a branch, as indices.
+
+        Arguments:
+            pair: numbers of devices before and after the branch, as indices.
+
+        Returns:
+            The number before the branch, of each of its units, and after it.
+        """
         cost, came = np.full(self._n, np.inf), []
         cost[pair[0]] = 0.0
         for unit, step in self._row_steps(row, where):

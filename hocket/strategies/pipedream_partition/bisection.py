@@ -1,9 +1,9 @@
 """Bisection for the smallest bottleneck of a pipeline on parts of a cluster.
 
-A sweep says whether there is a pipeline with a bottleneck below a limit. Limits rise from a lower bound until a sweep
-finds a pipeline, because a sweep that finds none is the cheaper the lower its limit is. Bisection follows. Each step
-goes down to the bottleneck of the pipeline that was found. The search ends with sweeps just below the answer that
-find none.
+The bottleneck is the time between two inputs, in seconds. level.py defines parts. A sweep (kernel.py) says whether
+there is a pipeline with a bottleneck below a limit. Limits rise from a lower bound until a sweep finds a pipeline,
+because a sweep that finds none is the cheaper the lower its limit is. Bisection follows. Each step goes down to the
+bottleneck of the pipeline that was found. The search ends with sweeps just below the answer that find none.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,18 @@ from math import inf
 
 from hocket.strategies.pipedream_partition.level import LevelTask
 
-GAP = 1e-9  # relative accuracy of the answer
+GAP = 1e-9  # relative accuracy of the smallest bottleneck
 FIRST_STEP = 1.5  # factor from the lower bound to the first limit; each next factor is the square of the one before
 
 
 @dataclass(frozen=True)
 class BisectionResult:
-    """Result of a sweep: bottleneck, part and number of stages of a pipeline.
+    """Pipeline that a sweep has found.
 
     Attributes:
-        limit_s: the limit of the sweep that found it.
+        task: search on the part of the cluster that the pipeline is on.
+        stages: number of stages.
+        limit_s: limit of the sweep.
     """
 
     bottleneck_s: float
@@ -73,12 +75,15 @@ def smallest(tasks: Sequence[LevelTask], low_s: float, high_s: float, tight: boo
 def _ask(
     tasks: Sequence[LevelTask], limit_s: float, best: BisectionResult | None, failed_s: list[float]
 ) -> BisectionResult | None:
-    """Sweep the parts under a limit, the smallest first; None if no pipeline is found.
-
-    On a part before the best one's, a pipeline as good as the best is enough.
+    """Sweep the parts of the cluster under a limit, the smallest part first.
 
     Arguments:
+        limit_s: maximum bottleneck. A part that comes before the part of `best` may equal the bottleneck of `best`.
+        best: best pipeline so far; None to use `limit_s` for all parts.
         failed_s: for each part, the highest limit without a pipeline; updated here.
+
+    Returns:
+        None if no pipeline is found.
     """
     before = tasks.index(best.task) if best is not None else 0
     for k in range(len(tasks) - 1, -1, -1):

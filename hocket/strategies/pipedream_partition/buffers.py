@@ -1,8 +1,9 @@
-"""Buffers and execution of the search's sweeps, in plain Python or compiled.
+"""Buffers and execution of sweeps (kernel.py), in plain Python or compiled.
 
-Buffers are kept between sweeps. Compiled loops are fifty to a hundred times faster, but numba takes 0.3 s to load
-them, and 5 to 20 s to compile them once on a machine. So a process begins with plain loops. It changes to compiled
-loops when its work would have paid for them. Both are the same functions, and give the same answer to the last bit.
+Buffers are reused by all sweeps of a search. Compiled loops are fifty to a hundred times faster, but numba takes 0.3 s
+to load them, and 5 to 20 s to compile them once on a machine. So a process begins with plain loops. It changes to
+compiled loops when its work would have paid for them. Both are the same functions, and give the same answer to the
+last bit.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import numpy as np
 
 from hocket.strategies.pipedream_partition import kernel
 
-PLAIN_WORK = 1_000_000  # pairs of cuts times positions in all sweeps of a process: about 0.4 s of plain Python
+# Maximum work of a process in plain Python: pairs of cuts times positions, in all sweeps. This takes about 0.4 s.
+PLAIN_WORK = 1_000_000
 SWEEPS = 40  # expected number of sweeps of a search
-FEW_STATES = 2048  # additional rows, beyond the states that one stage can reach from one state
+FEW_STATES = 2048  # rows of the buffers, in addition to the states that one stage can reach from one state
 _worked = 0
 
 
@@ -23,9 +25,12 @@ class Loops:
     """Sweeps of one search, with their buffers.
 
     Arguments:
-        cuts: number of cuts of the graph.
+        cuts: number of possible cuts of the layer graph.
         devices: number of devices of the cluster.
         levels: number of levels of the cluster.
+
+    Attributes:
+        compiled: True if the sweeps run compiled.
     """
 
     def __init__(self, cuts: int, devices: int, levels: int) -> None:
@@ -40,7 +45,7 @@ class Loops:
         self._table: tuple[Any, ...] = ()  # all buffers, in the order of the loops' arguments
 
     def told(self, figures: np.ndarray) -> Any:
-        """A one-dimensional table as the loops read it: an array if compiled, else a list."""
+        """A one-dimensional array as the loops read it: as it is if compiled, else a list."""
         return figures if self.compiled else figures.tolist()
 
     def sweep(
@@ -49,13 +54,16 @@ class Loops:
         """Run `kernel.sweep`, and enlarge the buffers until they suffice.
 
         Arguments:
-            limit_s: maximum of every term of the pipeline, in seconds.
-            figures: graph, topology (the number of positions first), memory.
-            wishes: options of the sweep.
-            cells: pairs of a cut and a position; if states are separated by the number of stages, pairs for each
-                number.
-            own: states of each pair.
+            limit_s: maximum bottleneck, in seconds.
+            figures: `graph`, `topology` and `memory` of `kernel.sweep`.
+            wishes: options of the sweep, as in `kernel.sweep`.
+            cells: number of pairs of a cut and a position. If states are separated by the number of stages, this is
+                the number of pairs times the possible numbers of stages.
+            own: number of states of each pair.
             few: number of states that can be reached from one state.
+
+        Returns:
+            The result of `kernel.sweep`; the number of stages is never -1.
         """
         global _worked
         if not self.compiled:
@@ -68,7 +76,14 @@ class Loops:
             self._grow(cells, cells * own, 2 * self._few)
 
     def trail(self, row: int) -> tuple[int, int, int]:
-        """State, row before it and replicas, from a row of the last sweep's trail."""
+        """Read a row of the last sweep's buffer `trail` (see `kernel.sweep`).
+
+        Arguments:
+            row: index of its first entry.
+
+        Returns:
+            The state, the row of the state before it, and the replicas of the stage between (0 for idle devices).
+        """
         state, before, replicas = self._found[1][row : row + 3]
         return int(state), int(before), int(replicas)
 
@@ -81,7 +96,13 @@ class Loops:
         return sweep
 
     def _grow(self, cells: int, states: int, few: int) -> None:
-        """Enlarge the buffers that are too small."""
+        """Enlarge the buffers that are too small.
+
+        Arguments:
+            cells: number of pairs of a cut and a position.
+            states: number of states.
+            few: number of rows for states that are reached.
+        """
         if cells > self._cells or states > self._states:
             self._cells, self._states = max(cells, self._cells), max(states, self._states)
             self._reached = tuple(self._room(size, int) for size in (self._states, self._cells, self._cells))
@@ -93,5 +114,8 @@ class Loops:
         self._table = *self._reached, *self._found, *self._small
 
     def _room(self, size: int, kind: type) -> Any:
-        """A buffer of zeros; integers are unsigned, which makes compiled code faster."""
+        """A buffer of zeros: an array if compiled, else a list.
+
+        Integers of an array are unsigned, which makes compiled code faster.
+        """
         return np.zeros(size, dtype=np.uint32 if kind is int else float) if self.compiled else [kind()] * size

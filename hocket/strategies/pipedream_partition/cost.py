@@ -45,12 +45,12 @@ Sync = Literal["paper", "ring"]
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Seconds of one stage for an input.
+    """Seconds of one stage for each input of the pipeline.
 
     Attributes:
-        compute_s: forward and backward on one replica's share.
-        all_reduce_s: the busiest all-reduce link.
-        border_s: the stage boundary after it.
+        compute_s: forward and backward, divided by the number of replicas.
+        all_reduce_s: all-reduce of gradients on the busiest link.
+        border_s: transfers over the boundary after the stage.
     """
 
     compute_s: float
@@ -60,7 +60,7 @@ class StageCosts:
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """Costs of a placement by stage, and the bottleneck: seconds between two inputs."""
+    """Costs of each stage, and the bottleneck: seconds between two inputs."""
 
     stages: tuple[StageCosts, ...]
     bottleneck_s: float
@@ -69,11 +69,11 @@ class PipelineCosts:
 def evaluate(
     profile: ModelProfile, cluster: Cluster, microbatch_size: float, stages: Stages, *, sync: Sync = "paper"
 ) -> PipelineCosts:
-    """Compute the cost of a placement.
+    """Compute the cost of a pipeline.
 
     Arguments:
         stages: (layers, devices) from input to output: every layer once, every device at most once.
-        sync: reading of the paper's synchronisation cost, see the module.
+        sync: reading of the paper's synchronisation cost (see the docstring of this module).
 
     Raises:
         InputError: a layer is missing or duplicate, a device is duplicate or unknown, a stage has no layers or
@@ -82,7 +82,7 @@ def evaluate(
     stage_of = _owners(profile, cluster, stages)
     compute = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
     spans = level_spans(cluster.levels)
-    # Load of every component's link at every level: (level, component) -> seconds an input, per stage.
+    # Load of every component's link at every level, in seconds an input: (level, component) -> stage -> load.
     links: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for s, (layers, devices) in enumerate(stages):
         weights = profile.weights_bytes(sorted(layers))
@@ -120,7 +120,10 @@ def evaluate(
 
 
 def level_spans(levels: Sequence[Level]) -> list[int]:
-    """Number of devices in one component below each level: 1 for the innermost level."""
+    """Number of devices in each of the components that a level joins.
+
+    The result has one entry for each level; it is 1 for the innermost level.
+    """
     spans = [1]
     for level in levels[:-1]:
         spans.append(spans[-1] * level.width)
@@ -138,8 +141,8 @@ def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sy
     The result is for one input and one byte of weights.
 
     Arguments:
-        most: maximum number of the stage's components inside one component of the level.
-        units: number of the stage's components below the level.
+        most: maximum number of such components (see `units`) in one component of the level.
+        units: number of components of the level below that have a device of the stage.
         replicas: number of the stage's devices.
     """
     bandwidth = all_reduce_bandwidth(level)
@@ -151,9 +154,17 @@ def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sy
 def border_seconds_per_byte(
     levels: Sequence[Level], spans: Sequence[int], before: Iterable[int], after: Iterable[int]
 ) -> float:
-    """Seconds a byte of a stage boundary.
+    """Seconds per byte that crosses a stage boundary.
 
     Bytes go over the innermost level at which the replicas of both stages can be paired.
+
+    Arguments:
+        spans: number of devices in each component that a level joins (`level_spans`).
+        before: devices of the stage before the boundary.
+        after: devices of the stage after it.
+
+    Raises:
+        InputError: a device is outside the cluster.
     """
     before, after = list(before), list(after)
     for level, span in zip(levels, spans, strict=True):
@@ -180,7 +191,11 @@ def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[i
 
 
 def owners(stages: Stages, layers: int) -> list[int]:
-    """Stage of every layer; -1 for a layer without a stage."""
+    """Index of the stage of every layer; -1 for a layer without a stage.
+
+    Arguments:
+        layers: number of layers.
+    """
     found = [-1] * layers
     for s, (own, _) in enumerate(stages):
         for layer in own:
@@ -189,10 +204,11 @@ def owners(stages: Stages, layers: int) -> list[int]:
 
 
 def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int]:
-    """Stage of each layer of a valid placement.
+    """Index of the stage of every layer, for stages that are valid.
 
     Raises:
-        InputError: the placement is invalid.
+        InputError: a layer is missing or duplicate, a device is duplicate or unknown, or a stage has no layers or
+            devices.
     """
     count = len(profile.layers)
     placed = [layer for layers, _ in stages for layer in layers]

@@ -1,8 +1,9 @@
-"""Possible cuts of a layer graph.
+"""Possible cuts of a layer graph into pipeline stages.
 
-A cut is a downset of the graph: a set of layers that is closed under predecessors. A stage is the difference of two
-nested downsets. The frontier of a downset is an antichain. A chain of n layers has n + 1 downsets. Every number of a
-stage (time, weights, stash) is the difference of two sums over downsets, so a cut is a row of numbers.
+A cut is a downset of the graph: a set of layers that contains all predecessors of its layers. A stage is the
+difference of two nested downsets. The frontier of a downset is an antichain. A chain of n layers has n + 1 downsets.
+Time, weights and saved activations of a stage are differences of sums over the two downsets. Each cut therefore has
+such sums.
 
 Layers without cost are first joined to a neighbour if that never adds bytes to a stage boundary (exact). If more than
 `limit` downsets remain, the cuts are the prefixes of three orders of the layers: branch after branch, branches side
@@ -26,23 +27,23 @@ _MAX_UNITS = 2.0**61  # time units of all layers together, so that sums stay 64-
 
 @dataclass(frozen=True)
 class Cuts:
-    """Cuts in ascending order of time, each after all cuts inside it.
+    """Possible cuts in ascending order of time, each after all cuts inside it.
 
     The first cut is empty, the last is the whole graph.
 
     Attributes:
-        masks: downset of each cut, as bits over layers.
+        masks: downset of each cut, as a bit mask over layers.
         words: the same bits in 64-bit words; shape (cuts, words).
-        seconds: sum of forward and backward over each downset.
-        weights_bytes: sum over each downset.
-        stash_bytes: sum over each downset, with the batch's own tensors.
-        fixed_bytes: gradients, optimizer state and buffers; sum over each downset.
-        crossing_bytes: bytes over each cut, forward and backward.
-        activation_bytes: bytes over each cut, forward only.
-        tied_bytes: weights of each layer that shares all its parameters with earlier layers; they count once in a
-            stage.
-        tied_inside: for each such layer and cut, 1 if the earlier layer is inside, plus 2 if the later layer is;
-            shape (pairs, cuts).
+        seconds: forward and backward of all layers of each downset.
+        weights_bytes: weights of all layers of each downset.
+        stash_bytes: saved activations of all layers of each downset, and the batch's tensors that they read first.
+        fixed_bytes: gradients, optimizer state and buffers of all layers of each downset.
+        crossing_bytes: bytes that cross each cut, activations and their gradients.
+        activation_bytes: bytes that cross each cut, activations only.
+        tied_bytes: weights of each layer that shares all its parameters with earlier layers. They count once if both
+            are in one stage.
+        tied_inside: for each such layer and cut, 1 if the earlier layer is inside the cut, plus 2 if the later layer
+            is; shape (pairs, cuts).
         longest_s: seconds of the slowest layer.
         exact: True if every useful cut is included.
     """
@@ -62,19 +63,19 @@ class Cuts:
 
     @cached_property
     def predecessors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Cuts inside each cut, nearest first, as (start, list); see `_predecessors`."""
+        """Indices of the cuts inside each cut, nearest first; see `_predecessors`."""
         return _predecessors(self.words)
 
     def layers(self, inner: int, outer: int) -> tuple[int, ...]:
-        """Layers of the stage between two cuts."""
+        """Layers of the stage between two cuts, which are given by index."""
         return bits(self.masks[outer] & ~self.masks[inner])
 
 
 def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIMIT) -> Cuts:
-    """Find the cuts of a profile's graph.
+    """Find the possible cuts of a profile's layer graph.
 
     Arguments:
-        limit: maximum number of cuts to enumerate; a graph with more gets about three for each layer.
+        limit: maximum number of cuts to enumerate. A graph that has more gets about three cuts for each layer.
     """
     n = len(profile.layers)
     seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
@@ -94,8 +95,8 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     masks = found if found is not None else prefixes(graph, blocks, before)
     words = _words(masks, n)
     inside = np.unpackbits(words.view(np.uint8), axis=1, count=n, bitorder="little").astype(float)
-    # Sort by time, then by size. Times are integers, in femtoseconds (larger units for hours), so that rounding never
-    # puts a set before its subset.
+    # Sort by time, then by number of layers. Times are integers in femtoseconds, or in larger units if they add up to
+    # hours, so that rounding never puts a set before its subset.
     units_a_second = min(1e15, _MAX_UNITS / max(float(seconds.sum()), 1.0))
     whole = inside.astype(np.int64) @ np.rint(seconds * units_a_second).astype(np.int64)
     order = np.lexsort((inside.sum(axis=1), whole))
@@ -124,7 +125,7 @@ def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
     """Layers that share all their parameters with earlier layers, ascending.
 
     Returns:
-        Each layer with the last of the earlier layers.
+        Each such layer, and the last earlier layer that has one of its parameters.
     """
     names = [name for layer in layers for name in layer.parameters]
     if len(set(names)) == len(names):
@@ -139,10 +140,13 @@ def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
 
 
 def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts inside each cut, nearest first.
+    """Indices of the cuts inside each cut, nearest first.
+
+    Arguments:
+        words: downsets as 64-bit words; shape (cuts, words).
 
     Returns:
-        Arrays start and list: the cuts inside cut j are list[start[j] : start[j + 1]].
+        Arrays `start` and `list`: the cuts inside cut j are list[start[j] : start[j + 1]].
     """
     count = len(words)
     inside = np.tri(count, k=-1, dtype=bool)  # [j, i]: cut i is inside cut j; later cuts never are
@@ -156,7 +160,7 @@ def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _words(masks: list[int], n: int) -> np.ndarray:
-    """Masks as 64-bit words; shape (cuts, words)."""
+    """Bit masks over n layers as 64-bit words; shape (masks, words)."""
     width = (n + 63) // 64
     raw = b"".join(mask.to_bytes(8 * width, "little") for mask in masks)
     return np.frombuffer(raw, dtype="<u8").reshape(len(masks), width)

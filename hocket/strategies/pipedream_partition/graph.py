@@ -1,4 +1,4 @@
-"""Layer graph of a profile as bit masks, and its downsets."""
+"""Layer graph of a profile as bit masks, and its downsets (cuts.py)."""
 
 from itertools import accumulate, chain
 
@@ -8,7 +8,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def bits(mask: int) -> tuple[int, ...]:
-    """Positions of the set bits, ascending."""
+    """Positions of the bits that are set, ascending."""
     if mask & (mask - 1) == 0:  # mostly there is one
         return (mask.bit_length() - 1,) if mask else ()
     found = []
@@ -20,7 +20,17 @@ def bits(mask: int) -> tuple[int, ...]:
 
 
 class GraphMasks:
-    """Predecessors, successors and tensors as bit masks over layers."""
+    """Layer graph with the predecessors and successors of each layer as bit masks.
+
+    Arguments:
+        sizes: bytes of each tensor of the profile.
+
+    Attributes:
+        n: number of layers.
+        before: for each layer, bit mask of the layers that it reads from.
+        after: for each layer, bit mask of the layers that read its outputs.
+        tensors: the tensors that a layer writes and another reads, as tuples.
+    """
 
     def __init__(self, profile: ModelProfile, sizes: np.ndarray) -> None:
         self.n = len(profile.layers)
@@ -38,10 +48,10 @@ class GraphMasks:
             self.tensors.append((tensor.source, tensor.targets, size, tensor.gradient))
 
     def crossing(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes over every cut: in both directions, and forward only.
+        """Bytes that cross every cut: in both directions, and forward only.
 
         Arguments:
-            inside: zeros and ones; shape (cuts, layers).
+            inside: 1 if a layer is inside a cut, else 0; shape (cuts, layers).
         """
         if not self.tensors:
             return np.zeros(len(inside)), np.zeros(len(inside))
@@ -64,10 +74,10 @@ def tied_to_neighbours(graph: GraphMasks, free: list[bool]) -> tuple[list[int], 
     reader and its output is no larger than the source's. Neither adds bytes to any cut.
 
     Arguments:
-        free: True for each layer without cost.
+        free: for each layer, True if it has no seconds, weights or other fixed bytes.
 
     Returns:
-        Masks of each block's layers, and masks of the blocks before each block.
+        For each block, the bit mask of its layers, and the bit mask of the blocks that it reads from.
     """
     n = graph.n
     owner = list(range(n))
@@ -110,7 +120,15 @@ def _root(owner: list[int], i: int) -> int:
 
 
 def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | None:
-    """All downsets as masks of layers, by ascending size; None if more than `limit`."""
+    """Enumerate all downsets of a graph of blocks, by ascending number of blocks.
+
+    Arguments:
+        blocks: bit mask of each block's layers.
+        before: bit mask of the blocks that each block reads from.
+
+    Returns:
+        Bit masks over layers; None if there are more than `limit`.
+    """
     count = len(blocks)
     after: list[list[int]] = [[] for _ in range(count)]
     ready = 0
@@ -141,7 +159,17 @@ def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | No
 
 
 def prefixes(graph: GraphMasks, blocks: list[int], before: list[int]) -> list[int]:
-    """Prefixes of three orders of the blocks, as masks of layers, by ascending size."""
+    """Prefixes of three topological orders of blocks, by ascending number of layers.
+
+    The orders are depth first, breadth first, and the order with the fewest bytes over the cuts, chosen step by step.
+
+    Arguments:
+        blocks: bit mask of each block's layers.
+        before: bit mask of the blocks that each block reads from.
+
+    Returns:
+        Bit masks over layers.
+    """
     count = len(blocks)
     after: list[list[int]] = [[] for _ in range(count)]
     for b in range(count):

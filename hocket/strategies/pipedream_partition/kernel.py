@@ -1,16 +1,20 @@
 """Inner loops of the partitioner: find a pipeline with no term above a limit T.
 
+Terms are the seconds that each stage's compute, all-reduce and boundary take for an input (cost.py). The bottleneck is
+the largest term. Stages are placed from the pipeline's end to its start. A position is a device, or a group of devices
+in large clusters (topology.py). Positions are counted from the pipeline's end.
+
 A state is (cut, x, u, p):
 
-- cut: the layers outside its downset are placed already, on devices counted from the pipeline's end.
-- x: number of passed positions.
-- u: number of used positions; counted only under a memory limit.
+- cut: the layers outside its downset (cuts.py) are placed already.
+- x: number of positions that the search has passed.
+- u: number of these positions that are in use; counted only under a memory limit.
 - p: innermost level that contains both position x and the start of the stage that was placed last.
 
 Of all paths to a state, the loops keep the path with the least load on the links of the components that contain x.
-With two levels the load is one number, so this is exact. From a state, the next stage is placed on the run
-[x, x + r), or devices are left idle. Idle devices reach to the start of the next component. If an outer level has more
-than half the bandwidth of an inner level, or devices differ, any number may be idle.
+With two levels the load is one number, so this is exact. From a state, the next stage is placed on r replicas, the
+positions [x, x + r), or devices are left idle. Idle devices reach to the start of the next component. If an outer
+level has more than half the bandwidth of an inner level, or devices differ, any number may be idle.
 
 For a given T each pair of cuts needs a minimum number of replicas, which makes a sweep cheap. A sweep also skips cuts
 with a boundary that takes longer than T on every level, and stages that no device can hold.
@@ -22,7 +26,7 @@ to the last bit. They therefore use flat sequences, and only calls that both kno
 from math import ceil, inf
 from typing import Any
 
-SLACK = 1e-12  # relative: a term that differs from T only by rounding passes
+SLACK = 1e-12  # relative tolerance: a term may exceed T by as much as rounding errors
 
 
 def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, table: Any) -> tuple[int, float, int]:
@@ -34,11 +38,20 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
 
     A sweep reaches few states. Each reached state has a row in two buffers, in the order in which states are reached:
 
-    - `found`: bottleneck, stages, load by level.
-    - `trail`: state, row before, replicas (0 for idle devices).
+    - `found`: bottleneck, number of stages, load by level.
+    - `trail`: state, row of the state before, replicas of the stage between the two (0 for idle devices).
 
     `rows` has the start of each state's row. `first` and `last` have the range of reached states at each cut and
     position. `rows` and `last` are 0 where no state is reached, and everywhere before and after a sweep.
+
+    Arguments:
+        limit_s: maximum of every term, in seconds.
+        graph: sums over each cut, the cuts inside each cut, and tied weights (`level.LevelTask._figures`).
+        topology: number of positions, and costs of runs of positions (`topology.Topology.flat`).
+        memory: memory of positions, and bytes of each cut (`memory.kernel_memory`).
+        wishes: maximum number of replicas, True to try every number of replicas, True to use all devices,
+            `layers_of_stages`, and `cheapest`.
+        table: the buffers (buffers.py).
 
     Returns:
         Number of stages, bottleneck in seconds, and row of the pipeline's last state. The number of stages is 0 if no
@@ -67,11 +80,12 @@ def sweep(limit_s: float, graph: Any, topology: Any, memory: Any, wishes: Any, t
         found[width + k] = 0.0
     trail[width], trail[width + 1], trail[width + 2] = at * own, 0, 0
     for s in range(max(layers_of_stages, 1)):
-        later = max_replicas * (layers_of_stages - s - 1) if layered else devices  # positions for the stages after it
+        # Maximum number of positions for the stages that are placed after the next one.
+        later = max_replicas * (layers_of_stages - s - 1) if layered else devices
         s_next = s + 1 if layered else 0
         for j in range(cuts - 1, 0, -1):
             pairs, component = -1, -1
-            for k in range(levels):  # by p: row of an earlier state in this component
+            for k in range(levels):  # for each p, the row of an earlier state in this component
                 ahead[k] = 0
             for x in range(devices):
                 at = (s * cuts + j) * places + x
@@ -202,8 +216,13 @@ def _stages(
 ) -> int:
     """Enumerate the possible stages that end at cut j; return their number.
 
-    The table receives the start cut of each stage (nearest first), its minimum number of replicas, and its time and
-    bytes.
+    Buffers of `table` receive the cut at which each stage begins (nearest first), its minimum number of replicas, and
+    its time and bytes.
+
+    Arguments:
+        limit: maximum of every term, in seconds.
+        later: maximum number of positions for the layers before the stage.
+        graph, topology, memory, table: as in `sweep`.
     """
     seconds, weights, crossing, start, listed, tied, tied_inside = graph
     _, _, _, _, _, _, _, lowest, _, _ = topology
@@ -235,7 +254,12 @@ def _stages(
 def _need(own_bytes: Any, flight: int, max_versions: int, recompute: bool) -> float:
     """Bytes on one device of a stage with `flight` inputs in flight.
 
-    The same as `memory.pipeline_bytes`.
+    The result is that of `memory.pipeline_bytes`.
+
+    Arguments:
+        own_bytes: weights, fixed bytes, saved activations and received activations of the stage.
+        max_versions: maximum number of weight versions.
+        recompute: True if the stage recomputes saved activations.
     """
     weights, fixed, stash, received = own_bytes
     kept = stash if recompute else stash * flight
@@ -244,28 +268,53 @@ def _need(own_bytes: Any, flight: int, max_versions: int, recompute: bool) -> fl
 
 
 def _enter(state: int, row: int, at: int, rows: Any, first: Any, last: Any) -> None:
-    """Give a row to a newly reached state."""
+    """Register the row of a newly reached state.
+
+    Arguments:
+        at: index of the state's cut and position.
+    """
     rows[state] = row
     first[at] = state if last[at] == 0 else min(first[at], state)
     last[at] = max(last[at], state)
 
 
 def _keep(carried: Any, stages: float, cost: float, there: int, found: Any, levels: int) -> None:
-    """Store the best path to a state in its row."""
+    """Store the best path to a state in the state's row.
+
+    Arguments:
+        carried: load of the path by level.
+        stages: number of stages.
+        cost: bottleneck, in seconds.
+        there: the row.
+    """
     found[there], found[there + 1] = cost, stages
     for k in range(1, levels):
         found[there + 2 + k] = carried[k]
 
 
 def _forget(rows: Any, last: Any, trail: Any, free: int, own: int, width: int) -> None:
-    """Clear the rows of all states."""
+    """Set the buffers `rows` and `last` to 0 for all reached states.
+
+    Arguments:
+        free: end of the rows in use.
+        own: number of states at one cut and position.
+        width: length of a row.
+    """
     for row in range(width, free, width):
         rows[trail[row]] = 0
         last[trail[row] // own] = 0
 
 
 def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: int, levels: int) -> bool:
-    """True if an earlier state in the same component uses no more of any resource."""
+    """True if an earlier state of the same cut and component is at least as good.
+
+    Such a state has no larger level p, no more positions in use and no more load on any level.
+
+    Arguments:
+        ahead: for each p, the row of an earlier state; 0 for none.
+        ahead_used: number of positions in use of these states.
+        p, u, here: level, positions in use, and row of the state.
+    """
     for q in range(p + 1):
         other = ahead[q]
         if other > 0 and ahead_used[q] <= u:
@@ -280,9 +329,13 @@ def _dominated(ahead: Any, ahead_used: Any, p: int, u: int, found: Any, here: in
 
 
 def _better(carried: Any, stages: float, cost: float, there: int, found: Any, levels: int) -> bool:
-    """True if a path to a state is better than the stored path.
+    """True if a path to a state is better than the path that is stored in row `there`.
 
-    Paths are compared by load (outermost link first), then by cost, then by number of stages.
+    Paths are compared by load (outermost level first), then by bottleneck, then by number of stages.
+
+    Arguments:
+        carried: load of the path by level.
+        cost: bottleneck of the path, in seconds.
     """
     for k in range(levels - 1, 0, -1):
         if carried[k] != found[there + 2 + k]:
@@ -293,9 +346,13 @@ def _better(carried: Any, stages: float, cost: float, there: int, found: Any, le
 
 
 def _finished(start: int, places: int, rows: Any, first: Any, last: Any, found: Any, cheapest: bool) -> int:
-    """Row of the best state at the empty cut; 0 without any.
+    """Row of the best state at the empty cut, where all layers are placed; 0 for none.
 
-    The best state has the least cost (`cheapest`), or the fewest stages and then the fewest devices.
+    The best state has the smallest bottleneck (`cheapest`), or the fewest stages and then the fewest positions.
+
+    Arguments:
+        start: index of the empty cut with x = 0.
+        places: number of possible x.
     """
     best, key = 0, 0 if cheapest else 1
     for at in range(start, start + places):

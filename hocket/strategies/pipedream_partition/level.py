@@ -1,7 +1,7 @@
 """Search for the fastest pipeline on one part of a cluster.
 
-A part consists of equal copies of a run of devices. A pipeline on one copy is replicated as a whole on all copies.
-This module calls the sweeps (kernel.py) and turns their results into layers and devices.
+A part consists of equal copies of a run of consecutive devices. A pipeline on one copy is replicated as a whole on all
+copies. This module calls the sweeps (kernel.py) and turns their results into layers and devices.
 """
 
 from dataclasses import dataclass, field
@@ -18,14 +18,16 @@ from hocket.strategies.pipedream_partition.cuts import Cuts
 from hocket.strategies.pipedream_partition.memory import MemoryRule, kernel_memory
 from hocket.strategies.pipedream_partition.topology import MAX_POSITIONS, Topology, groups, joined_levels, topology
 
-MAX_TIE_STATES = 20_000_000  # above this, a tie goes to a pipeline of few stages, not always of the fewest
+# Maximum number of states of a sweep that finds the fewest stages for a bottleneck. A search with more states returns
+# a pipeline of few stages, not always of the fewest.
+MAX_TIE_STATES = 20_000_000
 
 Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """Pipelines that `partition.partition` considers, and how it compares them.
+    """Options of the partitioner (`partition.partition`).
 
     Attributes:
         rule: memory of the devices, and what a stage keeps in it (memory.py).
@@ -58,7 +60,13 @@ class PartitionOptions:
 
 @dataclass(frozen=True)
 class LevelPart:
-    """Part of a cluster: equal copies of `positions` groups of `group` devices."""
+    """Part of a cluster: equal copies of a run of consecutive devices.
+
+    Attributes:
+        copies: number of copies.
+        group: devices of a position, which act as one (topology.py).
+        positions: positions of each copy.
+    """
 
     copies: int
     group: int
@@ -66,7 +74,11 @@ class LevelPart:
 
 
 def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[LevelPart]:
-    """Parts of a cluster to search for a graph of `count` cuts, the largest first."""
+    """Parts of a cluster on which to search for a pipeline, the largest first.
+
+    Arguments:
+        count: number of possible cuts of the layer graph.
+    """
     if not options.replicate:
         # A straight pipeline has no idle devices between its stages, so it needs at most as many devices as cuts.
         few = min(cluster.devices, count) if options.uniform and not options.exact_devices else cluster.devices
@@ -80,7 +92,7 @@ def parts(cluster: Cluster, options: PartitionOptions, count: int) -> list[Level
 
 
 def _copies(cluster: Cluster, rule: MemoryRule) -> list[int]:
-    """Possible numbers of copies of a pipeline on equal parts of the cluster."""
+    """Numbers of copies of a pipeline to try, on as many equal parts of the cluster."""
     levels = joined_levels(cluster)
     if len(levels) < 2:
         return [1]
@@ -93,7 +105,12 @@ def _copies(cluster: Cluster, rule: MemoryRule) -> list[int]:
 
 @dataclass(frozen=True)
 class LevelTask:
-    """Search on one part; the loops are shared with the search's other parts."""
+    """Search on one part of the cluster.
+
+    Attributes:
+        places: possible cuts of the layer graph.
+        loops: sweeps and their buffers, shared by the tasks of a search.
+    """
 
     places: Cuts
     cluster: Cluster
@@ -105,14 +122,15 @@ class LevelTask:
     def least_s(self) -> float:
         """Lower bound of the bottleneck, in seconds.
 
-        It is the work divided among all devices; or, without replication, at least the longest layer.
+        It is the compute of all layers divided by the number of devices. Without replication it is at least the
+        compute of the longest layer.
         """
         alone = 0.0 if self.options.replicate else self.places.longest_s
         return max(float(self._seconds[-1]) / self.part.positions, alone)
 
     @cached_property
     def most_s(self) -> float:
-        """Upper bound of the best bottleneck for any stages, in seconds."""
+        """Upper bound of the smallest bottleneck, in seconds."""
         border, weights, crossing = self._table.border, self.places.weights_bytes, self.places.crossing_bytes
         slowest = float(max(border.max(), 1 / min(level.bandwidth_bytes_per_s for level in self.cluster.levels)))
         return float(self._seconds[-1] + crossing.max() * slowest + 2 * weights[-1] * slowest) * 2
@@ -126,7 +144,9 @@ class LevelTask:
         return found, cost_s
 
     def trace(self, best_s: float, stages: int, limit_s: float) -> Placed:
-        """Find the pipeline with a bottleneck, with the fewest stages and then devices.
+        """Find the pipeline for a known smallest bottleneck.
+
+        It has the fewest stages, and then the fewest devices.
 
         Arguments:
             best_s: the bottleneck.
@@ -163,10 +183,14 @@ class LevelTask:
         )
 
     def _runs(self, end: int) -> list[tuple[int, int, int, int]]:
-        """Stages of the last sweep, from input to output.
+        """Stages that the last sweep has found, from input to output.
+
+        Arguments:
+            end: row of the pipeline's last state (`kernel.sweep`).
 
         Returns:
-            Inner cut, outer cut, first position and replicas of each stage.
+            Inner cut, outer cut, first position and number of positions of each stage. Cuts are given by index.
+            Positions are counted from the pipeline's end.
         """
         cuts, places, own = len(self.places.masks), self.part.positions + 1, self._states[1]
         runs = []
@@ -180,7 +204,12 @@ class LevelTask:
         return runs
 
     def _sweep(self, limit_s: float, max_stages: int, cheapest: bool) -> tuple[int, float, int]:
-        """Run `kernel.sweep` with the part's tables."""
+        """Run `kernel.sweep` with the tables of the part; its result.
+
+        Arguments:
+            max_stages: maximum number of stages, which also separates states by number of stages; 0 for neither.
+            cheapest: True for the smallest bottleneck, False for the fewest stages.
+        """
         options, (cells, own) = self.options, self._states
         most = self.part.positions if options.replicate else 1
         every_count = options.exact_devices or options.sync == "ring"
@@ -197,7 +226,7 @@ class LevelTask:
 
     @cached_property
     def _seconds(self) -> np.ndarray:
-        """Seconds of the layers inside each cut, on one position."""
+        """Seconds of the layers inside each cut, on one position of every copy."""
         return self.places.seconds / (self.part.copies * self.part.group)
 
     @cached_property
@@ -207,7 +236,7 @@ class LevelTask:
 
     @cached_property
     def _figures(self) -> tuple[Any, ...]:
-        """Arguments of every sweep: graph, topology, memory."""
+        """Arguments of every sweep: `graph`, `topology` and `memory` of `kernel.sweep`."""
         places, options, part, table = self.places, self.options, self.part, self._table
         own = (*places.predecessors, places.tied_bytes, places.tied_inside.reshape(-1))
         graph = (self._seconds, places.weights_bytes, places.crossing_bytes, *own)
@@ -223,9 +252,14 @@ class LevelTask:
 
 
 def _shift(idle: int, passed: int, spans: list[int]) -> int:
-    """Devices by which to move a pipeline towards the first device.
+    """Number of devices by which to move a pipeline towards the first device.
 
-    The pipeline ends at the last device. The shift does not change the components that its stages span.
+    The pipeline ends at the last device. The shift does not change which levels its stages span.
+
+    Arguments:
+        idle: number of devices before the pipeline.
+        passed: number of devices from the pipeline's first to the last device.
+        spans: number of devices in each component that a level joins.
     """
     shift = 0
     for span in reversed(spans):

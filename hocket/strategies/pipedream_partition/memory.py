@@ -50,7 +50,11 @@ class MemoryRule:
 
 
 def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
-    """Inputs in flight on each replica, by stage from input to output."""
+    """Inputs in flight on each replica, by stage from input to output.
+
+    Arguments:
+        replicas: number of replicas of each stage.
+    """
     return tuple(-(-sum(replicas[s:]) // replicas[s]) for s in range(len(replicas)))
 
 
@@ -62,7 +66,7 @@ def pipeline_bytes(
     recompute: bool = False,
     weight_versions: int | None = None,
 ) -> tuple[float, ...]:
-    """Bytes on each device, by stage.
+    """Bytes on each device of a stage, by stage.
 
     Arguments:
         stages: (layers, devices) from input to output.
@@ -93,17 +97,22 @@ def pipeline_bytes(
 def kernel_memory(
     rule: MemoryRule, positions: int, group: int, copies: int
 ) -> tuple[bool, np.ndarray, np.ndarray, int, bool]:
-    """The memory rule as arguments of a sweep.
+    """Tables of a memory rule for `kernel.sweep`.
 
-    A position holds `group` devices. On many positions, used positions are not counted one by one, and idle positions
-    count as used. The number of inputs in flight is then too large, never too small.
+    On more than MAX_COUNTED_DEVICES positions, used positions are not counted, and idle positions count as used. The
+    number of inputs in flight is then too large, never too small.
+
+    Arguments:
+        positions: number of positions of one copy of the pipeline.
+        group: number of devices of a position.
+        copies: number of copies.
 
     Returns:
         - True if used positions are counted.
-        - Capacity by position, from the pipeline's end.
-        - Inputs in flight by used positions and replicas.
+        - Bytes of memory of a device by position, from the pipeline's end.
+        - Inputs in flight by used positions and replicas (`_flights`).
         - Maximum number of weight versions.
-        - True if stages recompute.
+        - True if stages recompute saved activations.
     """
     if not rule.limits:
         return False, np.zeros(1), _flights(0), 1, False
@@ -115,9 +124,14 @@ def kernel_memory(
 
 @lru_cache(maxsize=8)
 def _flights(devices: int) -> np.ndarray:
-    """Inputs in flight on each replica; shape (placed, replicas).
+    """Inputs in flight on each replica of a stage.
 
-    `placed` is the number of devices in use after the stage.
+    Arguments:
+        devices: maximum number of devices.
+
+    Returns:
+        Shape (devices + 1, devices + 1). Rows are by number of devices in use after the stage, columns by number of
+        replicas of the stage.
     """
     placed, replicas = np.arange(devices + 1)[:, None], np.maximum(np.arange(devices + 1), 1)
     return ((placed + 2 * replicas - 1) // replicas).astype(np.uint32)

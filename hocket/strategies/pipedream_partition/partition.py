@@ -2,14 +2,15 @@
 
 Source: Narayanan's dissertation, section 2.4.1.
 
-Search space: a stage is the difference of two downsets of the layer graph, on a run of consecutive devices of the
-real hierarchy. Devices between stages may be idle. A stage may fill part of a server or several servers, or end in
-the middle of a server. This contains the paper's stages, which own whole components, and every flat placement.
+Search space: a stage is the difference of two downsets of the layer graph (cuts.py), on a run of consecutive devices
+of the cluster's hierarchy. Devices between stages may be idle. A stage may fill part of a server or several servers,
+or end in the middle of a server. The space contains the paper's stages, which have whole components, and every
+placement that ignores the hierarchy.
 
 Pipelines that are replicated as a whole over equal parts of the outermost level are searched where they can help:
-under a memory limit, or if an outer level is not shared or is faster than an inner level. Elsewhere a plain
-replicated stage on the same devices is never worse: its compute is balanced perfectly, and its outer synchronisation
-is the same sum.
+under a memory limit, or if an outer level is not shared or is faster than an inner level. In all other cases a
+replicated stage on the same devices is never worse: its compute is balanced perfectly, and its all-reduce over the
+outer level takes as long.
 
 The result has the smallest bottleneck in the search space under the cost model (`cost.evaluate`). Ties go to fewer
 stages, then to fewer devices. Plain data parallelism is preferred if it is within 1 %.
@@ -39,9 +40,9 @@ class Partition:
 
     Attributes:
         stages: (layers, devices) from input to output, both ascending.
-        bottleneck_s: seconds between two inputs under the cost model.
+        bottleneck_s: seconds between two inputs under the cost model (cost.py).
         costs: costs of each stage.
-        memory_bytes: bytes on each device of each stage (memory.py).
+        memory_bytes: bytes on a device of each stage (memory.py).
         cuts: number of possible cuts of the graph that were considered.
         exact: True if the whole search space was searched; False on graphs with too many cuts, more than
             `MAX_POSITIONS` devices, or more than two levels.
@@ -56,7 +57,7 @@ class Partition:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Replicas of each stage."""
+        """Number of replicas of each stage."""
         return tuple(len(devices) for _, devices in self.stages)
 
     @property
@@ -76,10 +77,10 @@ def partition(
 
     Arguments:
         microbatch_size: samples of one input.
-        places: the profile's cuts at this size, if already known.
+        places: possible cuts of the profile's graph at this size, if already known.
 
     Raises:
-        InputError: the memory of more or fewer devices than the cluster has.
+        InputError: the memory rule has more or fewer devices than the cluster.
         RefusedError: no pipeline fits the memory, or no pipeline uses every device.
     """
     options = options or PartitionOptions()
@@ -113,9 +114,13 @@ def partition(
 def _search(
     places: Cuts, cluster: Cluster, options: PartitionOptions, loops: Loops, low_s: float
 ) -> tuple[float, Placed]:
-    """Lower bound of the seconds of all pipelines, and the best stages.
+    """Find the best stages.
 
-    The bound is at least `low_s`. There are no stages if no pipeline fits.
+    Arguments:
+        low_s: lower bound of the bottleneck; 0 if unknown.
+
+    Returns:
+        Lower bound of the bottleneck of all pipelines, and the stages; () if no pipeline fits.
     """
     plain_s, plain = _data_parallel(places, cluster, options)
     margin = options.data_parallel_within if options.replicate else 0.0
@@ -136,9 +141,10 @@ def _fits(stages: Placed, memory_bytes: tuple[float, ...], rule: MemoryRule) -> 
 
 
 def _data_parallel(places: Cuts, cluster: Cluster, options: PartitionOptions) -> tuple[float, Placed]:
-    """Bottleneck and placement of the best single stage, on the first devices.
+    """Bottleneck and placement of the best single stage (data parallelism).
 
-    The bottleneck is infinite and the placement empty if the model does not fit.
+    The stage is on the first devices of the cluster. The bottleneck is infinite and the placement empty if the model
+    does not fit, or if all devices must be used and one is too small.
     """
     rule, most = options.rule, cluster.devices if options.replicate else 1
     weights = float(places.weights_bytes[-1] - places.tied_bytes.sum())

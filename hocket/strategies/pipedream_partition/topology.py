@@ -1,10 +1,10 @@
 """A cluster as the partitioner sees it: communication costs of runs of devices.
 
-Devices are filled in order, so a replicated stage is a run [x, x + r) of consecutive devices. Its costs of
-synchronisation and boundaries depend on x only through the position inside the components below the outermost level,
-so the tables are small. On more than MAX_POSITIONS devices, consecutive devices act as one group. Groups divide
-components or consist of whole components. A position then holds `group` devices, and numbers of replicas are
-multiples of it.
+Devices are filled in order, so a replicated stage is a run [x, x + r) of consecutive devices. The costs of its
+all-reduce and boundaries depend on x only through the place inside the components that the outermost level joins, so
+the tables are small. A position is a device. On more than MAX_POSITIONS devices, a position is a group of consecutive
+devices, and numbers of replicas are multiples of the group's size. Groups divide components or consist of whole
+components.
 """
 
 from dataclasses import dataclass
@@ -21,21 +21,23 @@ MAX_POSITIONS = 64
 
 @dataclass(frozen=True)
 class Topology:
-    """Tables over runs of positions in one of `copies` equal parts of the cluster.
+    """Costs of runs of positions in one of `copies` equal parts of the cluster.
 
-    All copies are used alike. A run is given by its first position within the period, and its length.
+    The pipeline is replicated on all copies. A run is given by its first position, modulo `period`, and its length.
 
     Attributes:
         positions: number of positions in one copy.
         group: number of devices of a position.
-        period: positions in one component below the outermost level.
-        spans: positions in one component below each level.
-        sync: seconds a byte of weights on each component's link; shape (levels, period, positions + 1).
+        copies: number of copies.
+        period: number of positions in one of the components that the outermost level joins.
+        spans: number of positions in one of the components that each level joins.
+        sync: seconds per byte of weights, for an all-reduce on a component's link; shape (levels, period,
+            positions + 1).
         together: innermost level that contains a run; shape (period, positions + 2).
-        border: seconds a byte over each level.
-        lowest: minimum of `border` from each level on.
-        shared: True if the loads of a component's link add up, for each level.
-        unit: component below each level that holds a position; shape (levels, positions + 1).
+        border: seconds per byte that crosses each level.
+        lowest: minimum of `border` over each level and all levels outside of it.
+        shared: for each level, True if the loads of a component's link add up.
+        unit: for each level, the component of the level below that contains a position; shape (levels, positions + 1).
         steep: True if each level has at most half the bandwidth of the level inside it. Then it never pays to start a
             run later inside a component: spreading the run evenly saves at most 2 w / (r B_inner) inside, and
             crossing costs at least w / B_outer already.
@@ -56,7 +58,7 @@ class Topology:
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, ...]:
-        """One-dimensional tables in the order of the kernel's arguments.
+        """One-dimensional tables in the order in which `kernel.sweep` reads them.
 
         Integers are unsigned.
         """
@@ -66,14 +68,17 @@ class Topology:
 
 
 def joined_levels(cluster: Cluster) -> tuple[Level, ...]:
-    """Levels with a width above 1; the innermost level if there are none."""
+    """Levels of the cluster with a width above 1; the innermost level if all have 1."""
     return tuple(level for level in cluster.levels if level.width > 1) or cluster.levels[:1]
 
 
 def groups(cluster: Cluster, copies: int) -> list[int]:
-    """Group sizes to try, ascending.
+    """Numbers of devices of a position (group sizes) to try, ascending.
 
-    Each size is used with the first MAX_POSITIONS groups of a copy. The last size covers the whole copy.
+    Each size is used with the first MAX_POSITIONS groups of a copy. With the last size these are the whole copy.
+
+    Arguments:
+        copies: number of equal parts of the cluster on which the pipeline is replicated.
     """
     spans = level_spans(joined_levels(cluster))
     devices = cluster.devices // copies
@@ -93,9 +98,9 @@ def groups(cluster: Cluster, copies: int) -> list[int]:
 
 @lru_cache(maxsize=32)
 def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, positions: int) -> Topology:
-    """Compute the tables of a part of a cluster.
+    """Compute the tables of one part of a cluster.
 
-    The part is the first `positions` groups of `group` devices in each of `copies` equal parts.
+    It contains the first `positions` groups of `group` devices in each of `copies` equal parts of the cluster.
     """
     coarse = [max(span // group, 1) for span in level_spans(levels)]
     bandwidths = [all_reduce_bandwidth(level) for level in levels]
@@ -128,12 +133,12 @@ def topology(levels: tuple[Level, ...], copies: int, sync: Sync, group: int, pos
 
 @lru_cache(maxsize=8)
 def _runs(levels: tuple[Level, ...], group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Components of runs of 1, 2, ... groups, by level and first group.
+    """Components that runs of 1, 2, ... groups of devices span.
 
     Returns:
-        - Number of components below the level.
-        - Maximum number of them in one component of the level.
-        - Innermost level that contains the run, by first group.
+        - Number of components of the level below with a device of the run; by level, first group and length.
+        - Maximum number of these components in one component of the level; with the same shape.
+        - Innermost level that contains the run, by first group and length.
     """
     width = np.array([level.width for level in levels])[:, None, None]
     span = np.array(level_spans(levels))[:, None, None]
@@ -144,8 +149,8 @@ def _runs(levels: tuple[Level, ...], group: int) -> tuple[np.ndarray, np.ndarray
     for k in range(1, len(levels)):
         together[:, 1:][first_unit[k] != last_unit[k]] = k
     units = last_unit - first_unit + 1
-    # A run inside one component has all of them there. A run over two neighbours has the fuller one. A longer run
-    # fills a whole component.
+    # For a run inside one component of the level, all are joined in it. For a run over two neighbours, the one with
+    # more of the run counts. A longer run fills a whole component.
     ends = np.minimum(np.maximum(width - first_unit % width, last_unit % width + 1), units)
     most = np.where(last_unit // width - first_unit // width > 1, width, ends)
     most[-1] = units[-1]

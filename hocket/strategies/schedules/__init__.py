@@ -1,1 +1,1 @@
-"""Strategies: one file each; the interface is `strategies/base/strategy.py`."""
+"""Strategies: one file for each; `strategies/base/strategy.py` has the interface."""

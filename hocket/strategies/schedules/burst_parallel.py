@@ -23,7 +23,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require an equal number of microbatches on every replica of a stage, all merged."""
+    """Require that each replica runs an equal share of the batch as one forward."""
     for s, stage in enumerate(stages):
         count = len(stage.devices)
         if microbatches % count:
@@ -41,14 +41,14 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Forwards in flight: one, because a replica merges its share of the batch."""
+    """One forward in flight on every replica, which merges its share of the batch."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """Compile: forwards stage by stage, backwards in reverse, then the updates.
 
-    A period is one batch.
+    A steady-state period is one batch.
     """
 
     def order(device: int, total: int) -> list[Task]:
@@ -68,21 +68,22 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     )
 
 
-# The planner's costs differ a little from the simulation: sums of gradients hide behind backwards, and senders are
-# busy, too. So plans for slightly smaller and larger limits are candidates as well, and the simulation decides which
-# of them keep the limit.
+# Factors of the limit. The planner's costs differ a little from the simulation: in the simulation, all-reduces of
+# gradients hide behind backwards, and senders are busy, too. So plans for slightly smaller and larger limits are
+# candidates as well, and the simulation decides which of them keep the limit.
 _NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Plans of `plan_burst` with measured numbers of samples on each replica.
+    """Plans of `plan_burst` for the search space's amplification limit.
 
-    With an amplification limit, the candidates are the plan without a limit, plans for the iteration's limit and
-    values near it, and the plan with this limit for every layer. Otherwise the plan without a limit is the only
-    candidate.
+    With a limit, the candidates are the plan without a limit, plans with this limit and values near it for the
+    iteration, and the plan with this limit for every layer. Without a limit there is one candidate. Plans with more
+    samples on a replica than the largest profiled microbatch size are left out.
 
     Raises:
-        RefusedError: a replica would have more samples than the largest measured size, or no plan is possible.
+        RefusedError: no plan is possible, or a limit is given and even all devices would have more samples than the
+            largest profiled size.
     """
     profile, batch, limit = space.profile, space.batch_size, space.amplification_limit
     largest = profile.microbatch_sizes[-1]
@@ -113,7 +114,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     largest = space.profile.microbatch_sizes[-1]
     return (
         f"a replica would have more samples at once than the {largest} that were measured; profile larger microbatches "

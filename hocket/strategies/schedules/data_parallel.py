@@ -13,7 +13,7 @@ from hocket.strategies.base.synchronous import compile_batches, rule
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage, and a microbatch for each replica."""
+    """Require one stage, and at least one microbatch for each replica."""
     single = None if len(stages) == 1 else f"{len(stages)} stages; data parallelism has one"
     return reasons((single, enough_microbatches(stages, microbatches)))
 
@@ -29,7 +29,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Data-parallel sizes up to the cluster and batch, with and without recomputation."""
+    """Candidates on 1 to all devices, with and without recomputation."""
     return replicas(space)
 
 

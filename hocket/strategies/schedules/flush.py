@@ -1,6 +1,7 @@
 """PipeDream-Flush: 1F1B within a batch, then a flush and the update.
 
-A stage holds at most as many stashes as the pipeline is deep, where GPipe holds one for each microbatch.
+A stage holds saved activations of at most as many microbatches as the pipeline is deep. GPipe holds those of all
+microbatches.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile; a period is one batch."""
+    """Compile: the 1F1B order in each batch, then the update."""
     ahead = warmup(stages)
 
     def batch_order(stage: int, own: list[int]) -> list[Task]:
@@ -30,7 +31,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Balanced pipelines of every depth and width, with and without recomputation."""
+    """Balanced pipelines, straight and replicated, with and without recomputation."""
     return pipelines(space, recompute=True)
 
 

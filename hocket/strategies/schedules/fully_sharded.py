@@ -17,7 +17,7 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require all stages (FSDP units) on the same devices, and a microbatch for each."""
+    """Require all stages (FSDP units) on the same devices, each with a microbatch."""
     devices = stages[0].devices
     apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
     other = f"stage {apart} is on other devices than stage 0; all units must be on the same devices" if apart else None
@@ -30,9 +30,9 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile: forwards and backwards of all units for each microbatch of a replica.
+    """Compile: for each microbatch, the forwards and then the backwards of all units.
 
-    Updates run among the last backwards, or after them if the norm of all gradients is needed.
+    Updates run between the last backwards of a batch, or after them if the norm of all gradients is needed.
     """
 
     def order(device: int, total: int) -> list[Task]:
@@ -46,9 +46,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             if any(stage.needs_norm for stage in stages):
                 tasks += updates
                 continue
-            # A step follows the backward of the unit before: its gradients are summed meanwhile, so gradients of at
-            # most two units exist. Units that share weights wait for each other's gradients, so their steps come
-            # last.
+            # The step of a unit follows the backward of the unit before. The unit's gradients are summed during this
+            # backward, so gradients of at most two units exist. Units that share weights wait for each other's
+            # gradients, so their steps come last.
             last = tasks[-len(stages) :]
             del tasks[-len(stages) :]
             for task in last:
@@ -63,7 +63,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """FSDP candidates: all data-parallel sizes, in few and in many units.
+    """FSDP candidates on 2 to all devices, in few and in many units.
 
     Each has a variant with recomputation.
     """
@@ -71,7 +71,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     if not space.profile.elementwise_step:
         return f"{space.profile.optimizer} needs whole weights, and replicas would hold shards"
     if space.shard == "none":

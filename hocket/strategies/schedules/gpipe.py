@@ -16,12 +16,12 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile; a period is one batch."""
+    """Compile: all forwards of a batch, then all backwards, then the update."""
     return compile_batches("gpipe", stages, microbatches, forwards_then_backwards)
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Balanced pipelines of every depth and width, with and without recomputation."""
+    """Balanced pipelines, straight and replicated, with and without recomputation."""
     return pipelines(space, recompute=True)
 
 

@@ -45,10 +45,12 @@ OPTIONS: dict[str, Option] = {
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require packs on the devices that the mode allows, and a suitable order.
+    """Require stages on the devices that the mode allows, and suitable options.
 
-    In data mode all packs are on the same devices, in pipeline mode each pack is on one device. If steps wait for the
-    norm of all gradients, `just_in_time` must be false.
+    - In data mode all stages are on the same devices, in pipeline mode each stage is on one device.
+    - The option `forward` needs data mode, and its numbers add up to the number of stages.
+    - If steps wait for the norm of all gradients, `just_in_time` is false.
+    - Each replica has at least one microbatch.
     """
     if options["mode"] == Mode.DATA:
         apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
@@ -72,7 +74,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def _forward(stages: Stages, options: Options) -> str | None:
-    """Reason to refuse the option `forward`."""
+    """Reason to refuse the value of the option `forward`; None if it is allowed."""
     sizes = options["forward"]
     if sizes and options["mode"] != Mode.DATA:
         return (
@@ -86,7 +88,7 @@ def _forward(stages: Stages, options: Options) -> str | None:
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
     """Microbatches in flight: a replica's whole share of the batch.
 
-    In data mode without grouping it is one: packs take turns for each microbatch.
+    In data mode without grouping only one is in flight, because its backwards run before the next forward.
     """
     if options["mode"] == Mode.DATA and not options["grouping"]:
         return (1,) * len(stages)
@@ -96,15 +98,15 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """Compile: forwards pack by pack, then backwards from the last pack to the first.
 
-    Swaps are inserted later (program/passes/swapping/insert.py).
+    A pack is a group of layers that run as one task. The stages are the packs of the backward. A pack of the forward
+    is a union of neighbouring stages (option `forward`).
 
-    Without grouping the packs take turns for each microbatch. In data mode, all forwards and backwards of a
-    microbatch run before those of the next. In pipeline mode, all forwards run before all backwards.
+    With grouping, a pack runs all microbatches before the next pack. Each microbatch goes through all stages of a
+    forward pack before the next microbatch does. Without grouping, a microbatch goes through all packs before the next
+    one does. In data mode, its backwards then follow at once. In pipeline mode, all forwards run before all backwards.
 
-    A plan's stages are the backward packs. A forward pack is a union of neighbouring stages. Each microbatch goes
-    through all stages of a forward pack before the next microbatch does.
-
-    Steps of packs that share weights wait for each other's gradients, so they come last.
+    Steps of packs that share weights wait for each other's gradients, so they come last. Swaps are inserted later
+    (program/passes/swapping/insert.py).
     """
     grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
 
@@ -140,7 +142,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Yield candidates in data mode: 1, 2, 4, ... packs of equal cost on all devices."""
+    """Yield candidates in data mode: 1, 2, 4, ... balanced packs on all devices."""
     devices = tuple(range(space.cluster.devices))
     for size in space.sizes:
         microbatches = ceil(space.batch_size / size)
@@ -154,7 +156,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     devices = space.cluster.devices
     return too_few(space, f"each of {show_count(devices, 'device')} needs one or more", lambda count: count >= devices)
 

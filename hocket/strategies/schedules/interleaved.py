@@ -16,10 +16,10 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require interleaved chunks, equal data-parallel sizes, divisible microbatches.
+    """Require interleaved stages, equally many replicas and a divisible batch.
 
-    Stage s must be on the devices of stage s mod depth. The number of microbatches of a batch must be a multiple of
-    depth x width.
+    With depth p, stage s must be on the devices of stage s mod p, and there must be at least 2 p stages. The number of
+    microbatches of a batch must be a multiple of p times the replicas of a stage.
     """
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
@@ -36,7 +36,10 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Microbatches in flight of every chunk: the maximum in its device's order."""
+    """Maximum number of microbatches in flight on one replica of each stage (chunk).
+
+    A microbatch is in flight from its forward on the stage to its backward.
+    """
     depth, chunks = rounds(stages)
     each = microbatches // len(stages[0].devices)
     found = [0] * len(stages)
@@ -50,7 +53,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile; a period is one batch."""
+    """Compile interleaved 1F1B in each batch; a steady-state period is one batch."""
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)
 
@@ -71,9 +74,18 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tuple[Work, int, int]]:
-    """Tasks of one device in one batch: (work, chunk, local microbatch).
+    """Forwards and backwards of one device in one batch, in their order.
 
-    Groups of `depth` microbatches pass through chunk after chunk.
+    Groups of `depth` microbatches pass through one chunk of the device after the other.
+
+    Arguments:
+        depth: number of stages of one pass over the devices.
+        chunks: number of stages on each device.
+        rank: position of the device in the pipeline, 0 to depth - 1.
+        microbatches: number of microbatches that the device runs.
+
+    Returns:
+        Work, chunk of the device, and microbatch as a number from 0 among those of the device.
     """
     virtual = microbatches * chunks
     group = depth * chunks
@@ -95,12 +107,12 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Interleaved pipelines of every possible depth, width and number of chunks."""
+    """Interleaved pipelines of all depths, with 2, 4, ... chunks on each device."""
     return interleavings(space)
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     takes = (
         "their number must be a multiple of depth x width, which is 2 or more (Narayanan's dissertation, section 4.2.2)"
     )

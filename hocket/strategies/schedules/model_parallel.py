@@ -19,12 +19,12 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile: each replica's microbatches one after the other; a period is one batch."""
+    """Compile: forward and backward of one microbatch, then of the next."""
     return compile_batches("model_parallel", stages, microbatches, one_after_the_other)
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Balanced pipelines of every depth, without replication."""
+    """Balanced pipelines of 2 or more stages, without replicas."""
     return (c for c in pipelines(space) if len(c.stages) > 1 and all(len(s.devices) == 1 for s in c.stages))
 
 

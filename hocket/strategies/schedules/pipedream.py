@@ -29,10 +29,10 @@ OPTIONS = {
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Update rule: one update after every round of a stage's replicas.
+    """Update rule: a stage updates after one microbatch of each of its replicas.
 
-    Stage s with warm-up w[s] uses the weight version that is w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight
-    pipeline. With vertical sync all stages use the version that the first stage used.
+    A stage s with w[s] warm-up forwards uses weights that are w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight
+    pipeline of p stages. With vertical sync all stages use the weight version that the first stage used.
     """
     ahead = orders.warmup(stages, options.get("in_flight"))
     batch = tuple(len(stage.devices) for stage in stages)
@@ -52,14 +52,14 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Microbatches in flight: the warm-up, NOAM on the first stage or `in_flight`."""
+    """Microbatches in flight: the warm-up forwards, from option `in_flight` or NOAM."""
     return orders.warmup(stages, options.get("in_flight"))
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile 1F1B with an update after every round.
+    """Compile 1F1B; a stage updates after one microbatch of each of its replicas.
 
-    A period is the least common multiple of the stages' numbers of replicas, in microbatches.
+    A steady-state period has as many microbatches as the least common multiple of the stages' numbers of replicas.
     """
     ahead = orders.warmup(stages, options.get("in_flight"))
 

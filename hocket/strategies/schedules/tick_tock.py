@@ -5,7 +5,7 @@ The waves are half a cycle apart, so that the forward of one wave runs beside th
 A wave is a stage that holds all layers. The first half of every batch belongs to the tick wave, the second half to
 the tock wave. Each wave sums its gradients over its devices. It steps with the average of this sum and the sum of the
 half batch before (Wavelet, equation 1). The paper averages on each device first and sums afterwards. Summing first
-gives the same result (Wavelet, lemma 1), and a wave then hands on only a sum that exists anyway.
+gives the same result (Wavelet, lemma 1), and one wave then hands to the other only a sum that exists anyway.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,9 +37,9 @@ OPTIONS = {
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Update rule: each wave updates once a batch, with its half and the half before.
+    """Update rule: each wave updates once a batch, with the gradients of two halves.
 
-    See Wavelet, figure 9.
+    These are its own half of the batch and the half before, which the other wave computed (Wavelet, figure 9).
     """
     if (
         len(stages) != WAVES or microbatches % WAVES
@@ -49,7 +49,10 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require two waves on the same devices, with equal microbatches for all replicas."""
+    """Require two equal waves on the same devices, and equally many microbatches.
+
+    Each replica of each wave must have the same number of microbatches. Sharding is refused.
+    """
     return reasons((_waves(stages), _turns(stages, microbatches)))
 
 
@@ -85,9 +88,9 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """Compile: a forward of one wave beside a backward of the other, and updates.
 
-    A period is one batch. Recomputation of one wave waits for the other wave's backward, and the other wave's next
-    forward waits for the recomputation. There is therefore one stash at a time, and no two tasks draw random numbers
-    at once.
+    A steady-state period is one batch. With recomputation, the recomputed forward of one wave waits for the other
+    wave's backward, and the other wave's next forward waits for it. There is therefore one set of saved activations at
+    a time, and no two tasks draw random numbers at once.
     """
     ahead = not stages[0].recompute  # the other wave's next forward runs before this wave's backward
     stages = tuple(replace(stage, overlaps=options["align"] == "forwards") for stage in stages)
@@ -119,10 +122,10 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Yield all suitable numbers of devices, in both alignments.
+    """Yield candidates on 1 to all devices, with both values of the option `align`.
 
-    A number of devices is suitable if every replica of both waves has equally many microbatches. If memory is short,
-    the alignment `both` is tried with recomputation, which keeps one stash at a time.
+    The number of devices must give every replica of both waves equally many microbatches. If memory is short,
+    `align: both` is tried with recomputation, which keeps one set of saved activations at a time.
     """
     for choice in replicas(space) if space.shard in (None, "none") else ():
         (stage,) = choice.stages
@@ -133,7 +136,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     if space.shard not in (None, "none"):
         return _WHOLE
     return even(space, f"every replica of both waves needs equally many: a multiple of {WAVES} x the devices in use")

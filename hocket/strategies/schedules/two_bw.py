@@ -26,14 +26,15 @@ from hocket.util.units import show_count
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Update rule: one update a batch; gradients are of weights one update old."""
+    """Update rule: one update a batch, from gradients of weights one update old."""
     return Rule("delayed", (microbatches,) * len(stages), (1,) * len(stages))
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage on each device and m >= p.
+    """Require one stage on each device, and m >= p microbatches in a batch.
 
-    With m >= p, at most one update happens between an input's first forward and its last backward.
+    p is the number of inputs in flight. With m >= p, at most one update happens between an input's first forward and
+    its last backward.
     """
     ahead = orders.warmup(stages)[0] * len(stages[0].devices)
     few = (
@@ -46,14 +47,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Microbatches in flight: the warm-up, because batches follow without a flush."""
+    """Microbatches in flight: the warm-up forwards, as batches follow without a flush."""
     return orders.warmup(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile 1F1B over batches, with one update a batch.
+    """Compile 1F1B across batches, with one update a batch.
 
-    A period is one batch, or the least number of batches after which every replica has the same share again.
+    A steady-state period is one batch, or the least number of batches after which replicas have the same microbatches
+    of a batch again.
     """
     ahead = orders.warmup(stages)
     declared = rule(stages, microbatches, options)
@@ -61,9 +63,9 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     def order(device: int, total: int) -> list[Task]:
         stage = orders.stage_on(stages, device)
         own = orders.own(stages, stage, device, range(total))
-        # No forward reads a new version before the batch after the next. If gradients are summed over devices, the
-        # update waits until then, so that the all-reduce runs beside a batch's compute. This costs one more
-        # accumulator.
+        # No forward reads a new weight version before the batch after the next. If gradients are summed over devices,
+        # the update waits until then, so that the all-reduce overlaps with the compute of a batch. This costs memory
+        # for one more gradient accumulator.
         lazy = any(summed(stages, stage, bucket) for bucket in range(stages[stage].buckets))
         tasks: list[Task] = []
         waiting: list[int] = []
@@ -88,7 +90,7 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Balanced pipelines of every depth and width, with and without recomputation.
+    """Balanced pipelines, straight and replicated, with and without recomputation.
 
     See Narayanan's dissertation, section 3.3, algorithm 1.
     """
@@ -96,7 +98,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     return pipeline(space)
 
 

@@ -1,9 +1,9 @@
 """Waves: several microbatches pass through the partitions of the model at once.
 
-There are at most as many waves as devices. A wave moves on by one device with every partition. In cycle s every
-device with a wave computes partition s, so that no device is idle which model parallelism would leave idle. The
-partitions that a device holds follow from the number of waves (StageShape.devices). docs/explanation/wavelet.md has
-the costs.
+A wave is one of these microbatches, and a partition is a stage. There are at most as many waves as devices. A wave
+moves to the next device with every partition. In cycle s all waves compute partition s, each on another device, while
+in model parallelism all devices but one are idle. The partitions that a device holds follow from the number of waves
+(StageShape.devices). docs/explanation/wavelet.md has the costs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ from hocket.util.units import show_count
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """Require rotated devices, and equally many microbatches for every wave.
 
-    Wave r of partition s is on device (r + s) mod N.
+    With N devices, wave r of partition (stage) s must be on device (r + s) mod N.
     """
     waves = len(stages[0].devices)
     if ring_of([stage.devices for stage in stages]) is None:
@@ -41,14 +41,15 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
-    """Microbatches in flight: one of every wave."""
+    """One microbatch in flight on every replica, which is a wave."""
     return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """Compile: forwards and backwards of one microbatch of each wave, then the next.
+    """Compile: forward and backward of one microbatch of each wave, then of the next.
 
-    Gradients of a partition are summed after its last backward, while earlier partitions compute.
+    A steady-state period is one batch. Gradients of a partition are summed after its last backward, while backwards of
+    earlier partitions run.
     """
     waves = len(stages[0].devices)
 
@@ -70,10 +71,11 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterator[Task]:
-    """Yield the last backwards of an update together with its steps.
+    """Yield the last backwards of a batch on one device together with the steps.
 
-    - Whole weights: all steps follow the last backward, so that no backward waits for a sum of gradients.
-    - Gathered weights: each step follows the next backward, which frees the memory of its gradients earlier.
+    - Weights that are not sharded: all steps follow the last backward, so that no backward waits for an all-reduce.
+    - Fully sharded weights: the step of a stage follows the next stage's backward, which frees the memory of its
+      gradients earlier.
     - The norm of all gradients is needed: all steps follow the last backward in ascending order, because the norm is
       computed with the first step (program/passes/expand.py).
     """
@@ -88,10 +90,11 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
 
 
 def choices(space: SearchSpace) -> Iterable[Candidate]:
-    """Yield every cut of model parallelism, with as many waves as stages if possible.
+    """Yield balanced stages on one device each, with as many waves as possible.
 
-    The number of waves divides the microbatches. If memory is short, recomputation is tried first, then fewer waves
-    (Wavelet, appendix B: additive decrease). Each wave less frees the weights of one partition on every device.
+    There are at most as many waves as stages, and their number divides the number of microbatches. If memory is short,
+    recomputation is tried first, then fewer waves (Wavelet, appendix B: additive decrease). Each wave less frees the
+    weights of one partition on every device.
     """
     for straight in pipelines(space):
         if any(len(stage.devices) > 1 for stage in straight.stages):
@@ -104,7 +107,7 @@ def choices(space: SearchSpace) -> Iterable[Candidate]:
 
 
 def missing(space: SearchSpace) -> str:
-    """Missing condition if there is no candidate."""
+    """Say why `choices` has no candidate, for an error message."""
     most = min(space.cluster.devices, len(space.profile.layers))
     takes = "two waves are needed" if most == 2 else f"2 to {most} waves are needed"
     return pipeline(space) or even(space, f"{takes}, with equally many each")

@@ -1,1 +1,1 @@
-"""Harmony's tuner: packs and microbatches."""
+"""Harmony's tuner: packs of layers and microbatch sizes for models that swap."""

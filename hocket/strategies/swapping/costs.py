@@ -1,5 +1,8 @@
 """Cost model of Harmony's tuner: profiled layers, the server, and bytes of packs.
 
+A pack is a run of layers that one task runs together. A plan has packs of the forward and packs of the backward. A
+task runs the forward (or backward) of one pack for all microbatches.
+
 Source: Harmony (HotOS 2021), section 3. This module has data and prefix sums, in seconds and bytes. It does not know
 the order of tasks or the search.
 """
@@ -32,10 +35,10 @@ class Server:
     Attributes:
         devices: number of devices.
         memory_bytes: memory of a device.
-        swap_bytes_per_s: bandwidth from host to devices, and of the way back, shared by all running devices.
+        swap_bytes_per_s: bandwidth from host to devices, and the same back; shared by all devices in use.
         peer_bytes_per_s: bandwidth from device to device.
-        host_bytes_per_s: bandwidth of a stash that one worker hands to another inside the host, shared by all running
-            devices. The bytes count twice because they are written and read.
+        host_bytes_per_s: bandwidth at which one worker hands activations to another inside the host, shared by all
+            devices in use. The bytes count twice because they are written and read.
         freeing_s: seconds to free memory at the end of a task.
     """
 
@@ -51,9 +54,9 @@ class DirectionCosts(NamedTuple):
     """Profile of one direction, forward or backward.
 
     Attributes:
-        sizes: microbatch sizes, ascending.
-        seconds: shape (sizes, layers).
-        bytes: shape (sizes, layers).
+        sizes: profiled microbatch sizes, ascending.
+        seconds: seconds of each layer; shape (sizes, layers).
+        bytes: memory that a task of each layer alone needs; shape (sizes, layers).
     """
 
     sizes: Array
@@ -61,7 +64,10 @@ class DirectionCosts(NamedTuple):
     bytes: Array
 
     def at(self, size: int) -> tuple[Array, Array]:
-        """Seconds and whole bytes of each layer, interpolated between profiled sizes."""
+        """Seconds and bytes of each layer at a microbatch size.
+
+        Both are interpolated between profiled sizes. Bytes are rounded down.
+        """
         place = int(np.clip(np.searchsorted(self.sizes, size, side="right") - 1, 0, max(len(self.sizes) - 2, 0)))
         after = min(place + 1, len(self.sizes) - 1)
         step = self.sizes[after] - self.sizes[place]
@@ -76,10 +82,10 @@ class LayerProfile:
     """A chain of layers as Harmony's profiler sees it.
 
     Attributes:
-        forward: costs by microbatch size; a layer's input counts in its bytes.
-        backward: costs by microbatch size, with the recomputed forward; a layer's input counts in its bytes.
-        input_bytes: input of each layer, for one sample.
-        weights_bytes: weights and buffers of each layer.
+        forward: costs by microbatch size. The bytes of a layer include its input.
+        backward: costs by microbatch size, with the recomputed forward. The bytes of a layer include its input.
+        input_bytes: bytes of each layer's input, for one sample.
+        weights_bytes: bytes of each layer's weights and buffers.
         step_s: seconds of each layer's optimizer step on the host.
     """
 
@@ -103,14 +109,15 @@ class LayerProfile:
 
     @cached_property
     def border_bytes(self) -> Array:
-        """Bytes of one sample before each layer, and 0 after the last."""
+        """Bytes of one sample's input of each layer, and 0 after the last layer."""
         return np.append(self.input_bytes, 0.0)
 
 
 class Sized(NamedTuple):
     """Prefix sums over layers at one microbatch size; shape (layers + 1,) each.
 
-    `border` is no sum: it is the bytes of a microbatch before each layer.
+    Sums of bytes leave out the layers' inputs. `border` is not a sum: it has the bytes of a microbatch's input of each
+    layer, and 0 after the last layer.
     """
 
     forward_s: Array
@@ -123,7 +130,7 @@ class Sized(NamedTuple):
 def sized(profile: LayerProfile, size: int) -> Sized:
     """Compute the prefix sums at a microbatch size.
 
-    The sums of a direction are infinite outside its profiled sizes: there is no extrapolation.
+    The sums of a direction are infinite for a size below or above its profiled sizes: there is no extrapolation.
     """
     border = profile.border_bytes * size
     sums = []
@@ -143,9 +150,10 @@ def _prefix(values: Array) -> Array:
 def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
     """Bytes of a forward task.
 
-    They are its working memory with input and output, and the inputs that it keeps for backwards.
+    They are its working memory, two copies of its input, its output, and the inputs of backward packs that it keeps.
 
     Arguments:
+        at: prefix sums at the microbatch size.
         kept: first layer of each backward pack but the last.
     """
     held = float(
@@ -157,7 +165,11 @@ def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
 def backward_bytes(at: Sized, pack: Pack) -> float:
     """Bytes of a backward task.
 
-    They are its working memory, its input with two gradients of the input, and its output's gradient.
+    They are its working memory, two copies of its input, two gradients of its input (one in the first pack), and the
+    gradient of its output.
+
+    Arguments:
+        at: prefix sums at the microbatch size.
     """
     copies = 4 if pack.first else 3  # the batch needs no gradient
     held = at.backward_bytes[pack.end] - at.backward_bytes[pack.first]

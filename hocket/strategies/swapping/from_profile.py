@@ -1,7 +1,8 @@
-"""Inputs of Harmony's tuner from a profile and a cluster.
+"""Server and layer profile for Harmony's tuner, from a profile and a cluster.
 
-The costs of a layer are those of a stage with this layer alone. A pack's task needs at most the sum of its layers'
-tasks, so a sum that fits the memory is on the safe side. The memory of the final plan is proved for its program.
+The costs of a layer are those of a stage with this layer alone. A task of a pack needs at most the sum of the bytes of
+its layers' tasks, so a sum that fits the memory is on the safe side. The memory of the final plan is proved for its
+program.
 """
 
 from dataclasses import replace
@@ -22,9 +23,11 @@ from hocket.strategies.swapping.costs import Array, DirectionCosts, LayerProfile
 def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
     """A cluster, or some of its devices, as one server of the tuner.
 
-    The swap bandwidth of several servers adds up. In a heterogeneous cluster every device counts as the one with the
-    least memory and the one with the slowest host link. Freeing costs only the time of an instruction, because the
-    program keeps its memory.
+    The swap bandwidth of several servers adds up. In a heterogeneous cluster every device has the least memory and the
+    slowest host link of all. Freeing costs only the time of an instruction, because a program reuses its memory.
+
+    Arguments:
+        devices: numbers of the devices; all devices of the cluster if empty.
     """
     devices = devices or tuple(range(cluster.devices))
     peer = min(level.bandwidth_bytes_per_s for level in cluster.levels)
@@ -34,7 +37,10 @@ def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
 
 
 def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
-    """Bytes a second on a device's host link, if all devices of its server use it."""
+    """Bytes per second of a device on its host link.
+
+    The given devices on the same server use the link at the same time, if they share it.
+    """
     link, shared = cluster.host_link_of(device)
     server = cluster.component(device, 1)
     beside = sum(cluster.component(other, 1) == server for other in devices) if shared else 1
@@ -42,7 +48,7 @@ def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> floa
 
 
 def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> LayerProfile:
-    """Seconds and bytes of every layer's tasks on a device, by microbatch size."""
+    """Seconds and bytes of each layer on a device, for every profiled microbatch size."""
     cuts = tuple(StageCut((k,), (device,), recompute=True) for k in range(len(profile.layers)))
     options = {"mode": "data", "just_in_time": not profile.needs_norm}
     alone = tuple(
@@ -60,8 +66,8 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
                 row = 2 if i.kind is Kind.STEP else int(i.kind is Kind.BACKWARD or i.again)
                 seconds[row, i.stage] += costs.seconds(i)
         rows.append((seconds, _border(profile, size), figures))
-    # Inputs that are kept for backwards count separately: the bytes of a layer's task have its input once
-    # (LayerProfile).
+    # The bytes of a layer's task include its input once (LayerProfile). Inputs that are kept for backwards are counted
+    # elsewhere.
     ahead, back = ([_held(figures, border, way) for _, border, figures in rows] for way in (False, True))
     sizes = np.array(profile.microbatch_sizes, dtype=float)
     seconds_of = [np.array([seconds[way] for seconds, *_ in rows]) for way in (0, 1)]
@@ -76,7 +82,12 @@ def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> L
 
 
 def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Array:
-    """Bytes of each layer's task, with its input once and without its outputs."""
+    """Bytes of a task of each layer, with the layer's input once and without outputs.
+
+    Arguments:
+        figures: bytes of each layer's values and instructions.
+        border: bytes of a microbatch's input of each layer.
+    """
     behind = np.append(border[1:], 0.0)
     found = []
     for k, stage in enumerate(figures):
@@ -91,9 +102,12 @@ def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Arra
 
 
 def _border(profile: ModelProfile, size: int) -> Array:
-    """Bytes of a microbatch before each layer.
+    """Bytes of a microbatch's input of each layer.
 
-    They are the outputs of earlier layers that this or later layers read; before the first layer, the batch.
+    They include outputs of earlier layers that only later layers read. For the first layer they are the batch.
+
+    Arguments:
+        size: microbatch size.
     """
     crossing = np.zeros(len(profile.layers) + 1)
     for tensor, amount in zip(profile.tensors, profile.tensor_bytes(size), strict=True):

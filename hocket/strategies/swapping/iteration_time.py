@@ -2,10 +2,11 @@
 
 Source: Harmony (HotOS 2021), section 3 and figure 4.
 
-A device has six lanes: swap in, swap out, peer in, peer out, compute, and its process on the host. There is no
-prefetch. A task's weights arrive after its device has freed the task before. A microbatch's input arrives after the
-microbatch before has left compute (in data mode: after its output has left the device). A peer transfer needs both
-ends at once.
+A task runs the forward or backward of one pack of layers for all microbatches. A device has six lanes: swap in, swap
+out, peer in, peer out, compute, and its process on the host. There is no prefetch. The weights of a task arrive after
+its device has freed the memory of the task before. The input of a microbatch arrives after the microbatch before has
+been computed (in data mode: after its output has left the device). A transfer between two devices needs both of their
+lanes at the same time.
 
 Every event waits only for events of earlier tasks or microbatches. One loop over tasks and microbatches therefore
 reaches each event after all events that it waits for, and needs no queue.
@@ -20,15 +21,15 @@ import numpy as np
 
 
 def data_s(forward: Any, backward: Any, sizes: Any, counts: Any, costs: Any, rates: Any) -> float:
-    """Seconds of an iteration in data mode: every device runs the same on its share.
+    """Seconds of an iteration in data mode: every device runs all tasks on its share.
 
     Arguments:
-        forward: ends of the forward packs, 0 first; [0] for none.
-        backward: ends of the backward packs, 0 first.
-        sizes: tables at the forward's microbatch size (forward_s, border) and at the backward's (forward_s,
-            backward_s, border).
+        forward: ends of the forward packs (last layer + 1), after a 0; [0] for no packs.
+        backward: ends of the backward packs, after a 0.
+        sizes: fields of `costs.Sized` at the forward's microbatch size (forward_s, border), and at the backward's
+            (forward_s, backward_s, border).
         counts: number of forward and of backward microbatches of a device.
-        costs: prefix sums of weight bytes and of step seconds.
+        costs: prefix sums over layers of weight bytes and of step seconds.
         rates: swap, peer and host bandwidth of one device in bytes a second, seconds of freeing, devices in use.
     """
     ahead_s, ahead_border, _, back_s, back_border = sizes

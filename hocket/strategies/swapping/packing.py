@@ -1,9 +1,9 @@
 """Dynamic programs that cut layers into packs.
 
-The candidates do not depend on the device memory, so more memory only adds candidates that fit.
+The results do not depend on the device memory, so more memory only adds packs that fit.
 
-The weight of a pack is the sum of its layers + head[first] + tail[end], in seconds or bytes. These functions run as
-plain Python, and compiled by numba (numba_kernels.py).
+The weight of a pack is the sum of the weights of its layers, plus head[first layer] and tail[last layer + 1]. All are
+in seconds or in bytes. These functions run as plain Python, and compiled by numba (numba_kernels.py).
 """
 
 from typing import Any
@@ -12,16 +12,17 @@ import numpy as np
 
 
 def least_maximum(layers: Any, head: Any, tail: Any, packs: int) -> tuple[Any, Any]:
-    """Minimize the largest pack weight of every prefix, by number of packs.
+    """Cut each prefix of the layers so that its heaviest pack is as light as possible.
 
     Arguments:
-        layers: prefix sums of weights; shape (layers + 1,).
-        head: weight to add for a pack's first layer.
-        tail: weight to add for a pack's end.
-        packs: largest number of packs.
+        layers: prefix sums of the layers' weights; shape (layers + 1,).
+        head: weight to add to a pack, by its first layer.
+        tail: weight to add to a pack, by its last layer + 1.
+        packs: maximum number of packs.
 
     Returns:
-        The weight, infinite if impossible, and the first layer of the last pack; shapes (packs + 1, layers + 1).
+        The weight of the heaviest pack, infinite if impossible; and the first layer of the last pack. Both have the
+        shape (packs + 1, layers + 1): by number of packs and of layers.
     """
     count = len(layers)
     best, origin = np.full((packs + 1, count), np.inf), np.zeros((packs + 1, count), np.int64)
@@ -41,18 +42,19 @@ def least_maximum(layers: Any, head: Any, tail: Any, packs: int) -> tuple[Any, A
 
 
 def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: float) -> tuple[Any, Any]:
-    """Minimize the sum of pack prices of every prefix, with limited pack weights.
+    """Cut every prefix of the layers into packs of limited weight at the least price.
 
     Arguments:
-        layers: prefix sums of weights; shape (layers + 1,).
-        head: weight to add for a pack's first layer.
-        tail: weight to add for a pack's end.
+        layers: prefix sums of the layers' weights; shape (layers + 1,).
+        head: weight to add to a pack, by its first layer.
+        tail: weight to add to a pack, by its last layer + 1.
         price: price of a pack, by its first layer.
-        first: additional price of the first pack of the model, by its end.
+        first: additional price of the first pack of the model, by its last layer + 1.
         limit: maximum weight of a pack.
 
     Returns:
-        The sum of prices, infinite if impossible, and the first layer of the last pack; shapes (layers + 1,).
+        The sum of prices, infinite if impossible; and the first layer of the last pack. Both have the shape
+        (layers + 1,): by number of layers.
     """
     best, origin = np.full(len(layers), np.inf), np.zeros(len(layers), np.int64)
     best[0] = 0.0

@@ -1,9 +1,11 @@
 """Best-first search over packs and microbatch sizes, with lower bounds.
 
-Search space: for each microbatch size some hundred ways to cut layers into packs.
+Search space: for each microbatch size some hundred ways to cut layers into packs. These ways are candidates for the
+packs of the forward and for the packs of the backward:
 
-- Smallest largest pack, in bytes and in seconds, for each number of packs.
-- Least cost of pack boundaries, for a series of memory limits.
+- Each layer by itself.
+- The largest pack is as small as possible, in bytes or in seconds, for each number of packs.
+- Pack boundaries have the least cost, for a series of limits on the bytes of a pack.
 - All ways, for models with few layers.
 
 No candidate depends on the device memory, which only decides which candidates fit. So more memory never gives a
@@ -24,23 +26,23 @@ from hocket.strategies.swapping.costs import GIB, Array, LayerProfile, Server
 from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 from hocket.util.units import show_bytes
 
-MOST_PACKS = 64  # of candidates with even packs; candidates with the least boundary cost may have more
-EVERY_WAY = 8  # layers; a model with at most so many is cut in all possible ways
+MOST_PACKS = 64  # maximum number of packs of similar size; candidates with the least boundary cost may have more
+EVERY_WAY = 8  # maximum number of layers that are cut in all possible ways
 LIMITS_BYTES = tuple(0.25 * GIB * 2 ** (k / 8) for k in range(64))
-SLACK = 1e-9  # relative: a bound and the simulated time sum in different orders
+SLACK = 1e-9  # relative tolerance: a bound and the simulated time are sums in different orders
 
 
 class PackCandidates(NamedTuple):
-    """Candidates of one direction that fit.
+    """Ways to cut layers into packs for one direction, forward or backward, that fit.
 
     Attributes:
-        cuts: ends of the packs of each candidate, 0 first.
-        bytes: bytes of each candidate's tasks, without the inputs that forwards keep for backwards.
-        busy_s: busy seconds; shape (candidates, devices), where a task's device is its index modulo devices. In data
-            mode there is one column with all seconds.
+        cuts: for each candidate, the ends of its packs (last layer + 1), after a 0.
+        bytes: for each candidate, the bytes of each task, without the inputs that forwards keep for backwards.
+        busy_s: seconds in which devices are busy; shape (candidates, devices). In pipeline mode task t, counted from 0
+            in the order of the run, is in column t mod devices. In data mode there is one column with all seconds.
         counts: number of packs of each candidate.
-        kept_s: for backward candidates in data mode, the seconds in which forwards swap out the inputs that they
-            keep.
+        kept_s: for each backward candidate in data mode, the seconds in which forwards swap out the inputs that they
+            keep; 0 in pipeline mode.
     """
 
     cuts: list[Any]
@@ -51,7 +53,12 @@ class PackCandidates(NamedTuple):
 
 
 class PackTables:
-    """Candidates of one direction at one microbatch size, for every prefix of layers."""
+    """Candidates of one direction, forward or backward, at one microbatch size.
+
+    Arguments:
+        size: microbatch size.
+        backward: True for packs of the backward, False for packs of the forward.
+    """
 
     def __init__(self, costs: Costs, size: int, backward: bool) -> None:
         self.costs, self.size, self.backward = costs, size, backward
@@ -70,15 +77,16 @@ class PackTables:
             head_s, tail_s = self.microbatches * border / peer, np.zeros_like(border)
             head_s[0] = self.microbatches * border[0] / swap
         self.seconds, self.head_s, self.tail_s = seconds, head_s + freeing, tail_s
-        # The last step is the first pack's. The host runs it when all devices have finished.
+        # The last optimizer step is that of the first pack. The host runs it when all devices have finished.
         self.first = np.maximum(costs.steps - freeing, 0.0) if backward else np.zeros_like(border)
         self.price = freeing + (4 if backward else 2) * self.microbatches * border / swap
 
     @cached_property
     def _evened(self) -> list[Any]:
-        """First layer of the last pack of each prefix, by number of packs.
+        """First layer of the last pack, by number of packs and of layers.
 
-        One table is for the smallest largest pack in bytes, the next for the smallest largest pack in seconds.
+        Packs of the first table are as equal as possible in bytes, packs of the second in seconds
+        (`packing.least_maximum`).
         """
         origins = []
         for layers, head, tail in ((self.bytes, self.head, self.tail), (self.seconds, self.head_s, self.tail_s)):
@@ -88,12 +96,15 @@ class PackTables:
 
     @cached_property
     def _limited(self) -> list[tuple[Array, Any]]:
-        """Cost, and first layer of the last pack, of each prefix; for each limit of bytes."""
+        """Cost, and first layer of the last pack, by number of layers.
+
+        There is one pair for each maximum of a pack's bytes (`LIMITS_BYTES`, `packing.least_sum`).
+        """
         tables = self.bytes, self.head, self.tail, self.price, self.first
         return [compiled.least_sum(*tables, limit) for limit in LIMITS_BYTES]
 
     def candidates(self, end: int) -> PackCandidates:
-        """All distinct ways to cut the first `end` layers that fit."""
+        """All distinct candidates for the first `end` layers that fit the device memory."""
         ways: set[tuple[int, ...]] = {tuple(range(end + 1))}
         if end <= EVERY_WAY:
             inner = range(1, end)
@@ -139,13 +150,13 @@ class PackTables:
 
 
 def plan_harmony(profile: LayerProfile, server: Server, batch: int, mode: Mode) -> HarmonyPlan:
-    """Find the fastest candidate plan that fits.
+    """Find the fastest plan of the search space that fits.
 
     Arguments:
         batch: samples of an iteration; a multiple of the devices in data mode.
 
     Raises:
-        InputError: the batch cannot be divided, or no candidate fits into a device.
+        InputError: the batch cannot be divided, pipeline mode has only one device, or no plan fits into a device.
     """
     return search(Costs(profile, server, batch, mode))
 
@@ -181,7 +192,14 @@ def search(costs: Costs) -> HarmonyPlan:
 
 
 class BackwardCandidate(NamedTuple):
-    """One backward candidate, with a lower bound of all plans that contain it."""
+    """One candidate for the backward, with a lower bound of all plans that contain it.
+
+    Attributes:
+        back: microbatch size of backwards.
+        behind: the candidates at this size.
+        place: index of the candidate among them.
+        bound_s: lower bound of an iteration, in seconds.
+    """
 
     back: int
     behind: PackCandidates
@@ -190,7 +208,12 @@ class BackwardCandidate(NamedTuple):
 
 
 class BestPacks:
-    """The best plan so far, and the cached forward candidates by size and end."""
+    """The best plan so far, and cached forward candidates.
+
+    Attributes:
+        best_s: seconds of an iteration of the best plan; infinite without a plan.
+        plan: arguments of `Costs.plan` for it; None without a plan.
+    """
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -200,15 +223,24 @@ class BestPacks:
         self._ahead: dict[tuple[int, int], PackCandidates] = {}
 
     def ahead(self, back: int) -> list[int]:
-        """Forward microbatch sizes for a backward size: profiled, and at least as large."""
+        """Microbatch sizes of forwards to try: at least the backward's, not extrapolated.
+
+        Arguments:
+            back: microbatch size of backwards.
+        """
         profiled = self.costs.profile.forward.sizes
         return [u for u in self.costs.sizes if max(back, profiled[0]) <= u <= profiled[-1]]
 
     def row(self, back: int, behind: PackCandidates, index: int) -> BackwardCandidate:
-        """A backward candidate with its lower bound.
+        """A candidate for the backward with its lower bound.
 
-        The bound is the candidate's own seconds and those of a forward without boundaries, spread evenly over
-        devices.
+        The bound is the sum of the candidate's busy seconds and those of forwards without boundaries, spread evenly
+        over devices. It is 0 if the candidate has fewer packs than there are devices.
+
+        Arguments:
+            back: microbatch size of backwards.
+            behind: the candidates at this size.
+            index: index of the candidate among them.
         """
         end, (swap, _, _, freeing, _) = int(behind.cuts[index][-2]), self.costs.rates(self.costs.server.devices)
         devices = behind.busy_s.shape[1]
@@ -223,7 +255,7 @@ class BestPacks:
         return BackwardCandidate(back, behind, index, float((own_s + least_s) / devices))
 
     def expand(self, row: BackwardCandidate) -> None:
-        """Add all plans with this backward candidate."""
+        """Compare the plans with this backward candidate with the best plan so far."""
         backward = row.behind.cuts[row.place]
         end = int(backward[-2])
         if end == 0:

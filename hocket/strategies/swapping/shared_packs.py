@@ -1,7 +1,7 @@
-"""Harmony's tuner for programs, in which the stages are the backward packs.
+"""Harmony's tuner for programs, in which the stages are the packs of the backward.
 
-Forward packs equal the backward packs, or are unions of neighbours. Candidates and times are those of the search
-(search.py). The times only order the plans. The caller simulates the plans and decides.
+Packs of the forward are the same, or unions of neighbouring packs of the backward. Candidates and times come from
+search.py and tuner.py. The times only order the plans. The caller simulates the plans and decides.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,20 @@ from hocket.strategies.swapping.tuner import Costs, HarmonyPlan, Mode
 def equal_plans(
     profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int], nested: bool = False
 ) -> list[HarmonyPlan]:
-    """Plans with shared packs that fit in the tuner's model, fastest first.
+    """Plans with equal packs and microbatch sizes in both directions, fastest first.
 
-    There is one plan for each microbatch size and number of packs: the fastest. In the tuner's model the last pack
-    runs forward only as part of its backward. In a program it also has a forward of its own.
+    There is one plan for each microbatch size and number of packs: the fastest that fits in the tuner's model. In this
+    model the last pack runs forward only as part of its backward. In a program it also has a separate forward.
 
     Arguments:
-        sizes: microbatch sizes; sizes that do not divide a device's samples are skipped.
-        nested: True if a forward pack may be a union of backward packs, with the least boundary traffic. This is for
-            data mode, in which all stages are on the same devices.
+        batch: samples of an iteration.
+        sizes: microbatch sizes; sizes that do not divide a device's samples, or that are above the profiled sizes, are
+            skipped.
+        nested: True if a forward pack may be a union of backward packs (`joined`). This is for data mode, in which all
+            stages are on the same devices.
 
     Raises:
-        InputError: the batch cannot be divided among the devices.
+        InputError: the batch cannot be divided among the devices, or pipeline mode has only one device.
     """
     costs = Costs(profile, server, batch, mode)
     found: dict[tuple[int, int], tuple[float, int, tuple[int, ...], tuple[int, ...]]] = {}
@@ -45,13 +47,16 @@ def equal_plans(
 
 
 def joined(costs: Costs, size: int, cuts: Any) -> Any:
-    """Cuts of forward packs that are unions of backward packs.
+    """Join backward packs into forward packs with the least boundary traffic that fit.
 
-    The unions cover all backward packs but the last. They fit, and have the least boundary traffic. If no union fits,
-    each backward pack is a forward pack.
+    The forward packs cover all backward packs but the last. If no union fits, each backward pack is a forward pack.
 
     Arguments:
-        cuts: ends of the backward packs, 0 first.
+        size: microbatch size.
+        cuts: ends of the backward packs (last layer + 1), after a 0.
+
+    Returns:
+        Ends of the forward packs, after a 0.
     """
     at, ends = costs.at(size), cuts[:-1]
     border = at.border[ends]

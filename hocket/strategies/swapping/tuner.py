@@ -1,7 +1,8 @@
-"""Harmony's performance tuner: packs and microbatch sizes of each direction.
+"""Harmony's performance tuner: packs and microbatch size of forward and backward.
 
-Forward and backward have separate packs of layers and microbatch sizes (Harmony, HotOS 2021). `plan_harmony` in
-search.py is the entry point. docs/explanation/harmony.md describes the model and its guarantees.
+A pack is a run of layers that one task runs together. Forward and backward have separate packs and microbatch sizes
+(Harmony, HotOS 2021). `plan_harmony` in search.py is the entry point. docs/explanation/harmony.md describes the model
+and its guarantees.
 """
 
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ from hocket.strategies.swapping.costs import (
 class Mode(StrEnum):
     """Division of work among devices.
 
-    - DATA: each device runs all tasks on its part of the batch.
-    - PIPELINE: each task runs on one device in turn, with the whole batch.
+    - DATA: each device runs all tasks on its share of the batch.
+    - PIPELINE: each task runs on one device, with the whole batch. Devices take turns.
     """
 
     DATA = "data"
@@ -38,12 +39,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of one direction: packs in layer order.
+    """Tasks of one direction, forward or backward.
 
-    A pack runs all microbatches before the next pack.
+    A pack runs all microbatches before the next pack does.
 
     Attributes:
         size: microbatch size.
+        packs: the packs in the order of their layers.
     """
 
     size: int
@@ -56,10 +58,12 @@ class HarmonyPlan:
 
     Attributes:
         batch: samples of an iteration, over all devices.
-        forward: tasks of all layers but those of the last backward pack, which recomputes them anyway.
-        backward: tasks of all layers, run from the last pack to the first, each followed by its step on the host.
+        devices: number of devices.
+        forward: tasks of all layers except the layers of the last backward pack, which recomputes them anyway.
+        backward: tasks of all layers. They run from the last pack to the first, each followed by its optimizer step on
+            the host.
         iteration_s: seconds of an iteration.
-        peak_bytes: bytes of the largest task.
+        peak_bytes: bytes of the task that needs most memory.
     """
 
     mode: Mode
@@ -72,7 +76,19 @@ class HarmonyPlan:
 
 
 class Costs:
-    """Seconds and bytes of plans for one batch on one server."""
+    """Seconds and bytes of plans for one batch on one server.
+
+    Arguments:
+        batch: samples of an iteration.
+
+    Attributes:
+        samples: samples of one device in data mode, of the batch in pipeline mode.
+        weights: prefix sums over layers of weight bytes.
+        steps: prefix sums over layers of step seconds.
+
+    Raises:
+        InputError: the batch cannot be divided among the devices in data mode, or pipeline mode has only one device.
+    """
 
     def __init__(self, profile: LayerProfile, server: Server, batch: int, mode: Mode) -> None:
         alone = mode is Mode.DATA
@@ -88,7 +104,7 @@ class Costs:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Microbatch sizes that divide the samples, up to the largest profiled size."""
+        """Microbatch sizes that divide `samples`, up to the largest profiled size."""
         largest = int(max(self.profile.forward.sizes[-1], self.profile.backward.sizes[-1]))
         return [u for u in range(1, min(self.samples, largest) + 1) if self.samples % u == 0]
 
@@ -99,7 +115,7 @@ class Costs:
         return self._sized[size]
 
     def rates(self, tasks: int) -> tuple[float, float, float, float, float]:
-        """Rates of the cost model for a number of tasks.
+        """Bandwidths for a plan with a number of tasks.
 
         Idle devices leave their share of the swap link and of the host to the others.
 
@@ -117,9 +133,9 @@ class Costs:
 
         Arguments:
             ahead: microbatch size of forwards.
-            forward: ends of forward packs, 0 first.
+            forward: ends of the forward packs (last layer + 1), after a 0; [0] for no packs.
             back: microbatch size of backwards.
-            backward: ends of backward packs, 0 first.
+            backward: ends of the backward packs, after a 0.
         """
         forward, backward = (
             np.asarray(ends, np.int64) for ends in (forward, backward)
@@ -133,7 +149,7 @@ class Costs:
         return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, self.rates(tasks)))
 
     def peak_bytes(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
-        """Bytes of the largest task; arguments as for `seconds`."""
+        """Bytes of the task that needs most memory; arguments as for `seconds`."""
         first, second, kept = self.at(ahead), self.at(back), [int(k) for k in backward[:-2]]
         peaks = [forward_bytes(first, Pack(a, e), kept) for a, e in pairwise(forward)]
         peaks += [backward_bytes(second, Pack(a, e)) for a, e in pairwise(backward)]
@@ -153,5 +169,5 @@ class Costs:
 
 
 def packs_of(cuts: Any) -> tuple[Pack, ...]:
-    """Packs between neighbouring cuts."""
+    """Packs from their ends (last layer + 1), after a 0."""
     return tuple(Pack(int(a), int(e)) for a, e in pairwise(cuts))
