@@ -2,7 +2,8 @@
 
 A test's need is a mark that its folder decides: `unit` (no torch), `torch`, `workers` (starts worker processes), `system` (the
 whole program, from a command or a script). `--fast` leaves out what is marked `slow`; of a function marked `thinned` it keeps a
-few cases, such that together they have every value of every parameter (`strength` 1) or every two values (2).
+few cases, such that together they have every value of every parameter (`strength` 1) or every two values (2), and at most
+`most` of these.
 """
 
 from collections import defaultdict
@@ -87,6 +88,13 @@ def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> list[int]:
     return sorted(found)
 
 
+def spread(items: Sequence[T], most: int | None) -> list[T]:
+    """At most so many of the items, evenly spaced from the first on; all of them without a limit."""
+    if most is None or most >= len(items):
+        return list(items)
+    return [items[k * len(items) // most] for k in range(most)]
+
+
 def thinned(items: Sequence[T], rows: Sequence[Sequence[Hashable]], strength: int, fast: bool) -> list[T]:
     """Items of a product inside a test: all of them, or a few that cover it (`covering`)."""
     return [items[k] for k in covering(rows, strength)] if fast else list(items)
@@ -108,7 +116,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         mark = own[0].get_closest_marker("thinned")
         assert mark is not None
         strength, of = mark.kwargs.get("strength", 1), mark.kwargs.get("of")
-        kept = covering([_row(item, of) for item in own], strength)
+        kept = spread(covering([_row(item, of) for item in own], strength), mark.kwargs.get("most"))
         left_out |= set(own) - {own[k] for k in kept}
     if left_out:
         items[:] = [item for item in items if item not in left_out]

@@ -167,6 +167,7 @@ FORBIDDEN = [pair for pair in PAIRS_OF_PLANS if conflict(whole(pair)) is not Non
 
 
 @pytest.mark.parametrize(("one", "other"), ALLOWED, ids=[f"{a}+{b}" for a, b in ALLOWED])
+@pytest.mark.thinned
 def test_what_goes_together_trains_as_its_rule_says(one: Feature, other: Feature) -> None:
     """A legal program, and losses and weights of the plain loop."""
     ask = together(one, other)

@@ -57,6 +57,7 @@ def test_it_goes_on_after_a_failure(
     assert "Failed: bad, slow, silent, part." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_piece_is_run_again_alone(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its row replaces the earlier one; the other rows stay."""
     path = scripts / "results.json"

@@ -3,7 +3,7 @@
 import ast
 import os
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.package.helpers.circles import reached
 from tests.package.helpers.sources import imports_of_package, module_of, tree_of
-from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, covering, examples, need_of, thinned
+from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, covering, examples, need_of, spread, thinned
 
 FILES = sorted(TESTS.rglob("*.py"))
 rows = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20)
@@ -113,6 +113,17 @@ def test_pairs_of_a_product_need_few_of_it() -> None:
     cases = list(product(range(3), repeat=3))
     assert 9 <= len(covering(cases, 2)) <= 12
     assert len(covering(cases, 1)) == 3
+
+
+@pytest.mark.parametrize(("count", "most", "wanted"), [(5, None, 5), (5, 9, 5), (5, 2, 2), (7, 3, 3), (1, 1, 1)])
+def test_a_few_of_many_are_spread(count: int, most: int | None, wanted: int) -> None:
+    """As many as asked for, in their order, the first among them, none twice, and none far from the next."""
+    found = spread(range(count), most)
+    assert len(found) == len(set(found)) == wanted
+    assert found == sorted(found)
+    assert found[0] == 0
+    gaps = [after - before for before, after in pairwise([*found, count])]
+    assert max(gaps) - min(gaps) <= 1
 
 
 def test_a_product_inside_a_test_is_whole_but_in_the_fast_selection() -> None:

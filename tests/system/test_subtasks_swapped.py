@@ -17,6 +17,7 @@ from tests.runtime.helpers.plans import Case
 BUDGET = 38e3  # bytes of a device
 
 
+@pytest.mark.slow
 def test_weights_larger_than_a_device() -> None:
     """The planner finds packs for it, and the engine, which holds devices to their budget, trains them."""
     assert LARGE_BYTES > BUDGET

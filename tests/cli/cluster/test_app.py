@@ -364,6 +364,7 @@ def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, mon
 
 
 @pytest.mark.parametrize("words", ["policies", "prices --json", "solve snapshot.json"])
+@pytest.mark.thinned(most=1)
 def test_output_that_nobody_takes(run: Run, shared: Path, words: str) -> None:
     """A full disk is one error; a reader who has seen enough is none."""
     command = [sys.executable, "-m", "hocket", "cluster", *words.split()]

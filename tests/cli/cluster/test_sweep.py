@@ -148,6 +148,7 @@ def test_the_table_fits_the_terminal(run: Run, shared: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["fifo:agnostic", "max_min_fairness", "finish_time_fairness:agnostic"])
+@pytest.mark.thinned(most=1)
 def test_a_switch_and_a_way_behind_the_name_are_one(run: Run, shared: Path, name: str) -> None:
     """An option and a suffix of the policy's name are equivalent.
 

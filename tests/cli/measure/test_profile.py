@@ -13,6 +13,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 @pytest.mark.parametrize(("neighbours", "note"), [(0, None), (1, "measured with 1 busy neighbour")])
+@pytest.mark.thinned(most=1)
 def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbours: int, note: str | None) -> None:
     """A profile can be measured beside other processes that train.
 

@@ -43,6 +43,7 @@ def whole_s(profile, side):  # type: ignore[no-untyped-def]
     return sum(getattr(layer, f"{side}_s")[-1] for layer in profile.layers)
 
 
+@pytest.mark.slow
 def test_what_one_model_teaches_holds_for_another(one, other) -> None:  # type: ignore[no-untyped-def]
     """Factors fitted to one model predict another within a tenth.
 

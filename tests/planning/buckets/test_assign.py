@@ -109,6 +109,7 @@ def test_never_slower_and_within_memory(
 
 @pytest.mark.parametrize("overlap", [None, KNOWN])
 @pytest.mark.parametrize("rate", [6e9, 5e10])
+@pytest.mark.thinned(most=1)
 def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None:
     """Compare with all buckets and all numbers of threads, for five layers.
 

@@ -37,7 +37,7 @@ def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
 
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.thinned
+@pytest.mark.thinned(most=3)
 def test_small_models_in_one_server(kind: str, model: str) -> None:
     """Data parallelism wins on every device type of the catalogue.
 
@@ -56,7 +56,7 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
 
 @pytest.mark.parametrize("batch_size", [8, 32, 128])
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 20e9, 250e9])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=1)
 def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per_s: float) -> None:
     """A pipeline wins by more than a tie, or because no other plan fits.
 
@@ -83,6 +83,7 @@ def test_one_kind_alone() -> None:
         assert (verdict.winner == PIPELINE, verdict.why) == (len(strategies) == 1, why)
 
 
+@pytest.mark.slow
 def test_launches_are_charged() -> None:
     """Slow kernel launches cost a pipeline of small microbatches more."""
     kind = catalog.device_type("a100-40gb")

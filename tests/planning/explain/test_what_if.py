@@ -158,6 +158,7 @@ def test_a_plan_that_swaps() -> None:
 
 
 @pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)
+@pytest.mark.thinned(most=2)
 def test_profiles_planned_anew(question: Scenario) -> None:
     """The answer equals a search there, or the same plan if that is better."""
     profiles = {"": PROFILE}

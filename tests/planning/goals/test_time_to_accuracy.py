@@ -87,6 +87,7 @@ def test_iterations_are_those_of_plans() -> None:
     assert sized(SERVERS, 16, 1e-9) is None
 
 
+@pytest.mark.slow
 def test_kinds_of_deeppool() -> None:
     """Reproduce Figures 1 to 3 of DeepPool from the published profile of VGG-16."""
     if not PROFILE_OF_VGG.exists():

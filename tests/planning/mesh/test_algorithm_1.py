@@ -104,7 +104,7 @@ def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bo
 
 @pytest.mark.parametrize("gigabytes", [0.35, 0.5, 0.75, 1.2, 16.0])
 @pytest.mark.parametrize("link", [1e9, 1e10])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=2)
 def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
     """The algorithm finds nothing better than the search under the same limits.
 
@@ -126,7 +126,7 @@ def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
 
 @pytest.mark.parametrize("gigabytes", [0.9, 1.5, 80.0])
 @pytest.mark.parametrize("link", [1e10, 3e11])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=1)
 def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> None:
     """The algorithm finds nothing better for an analytic model.
 

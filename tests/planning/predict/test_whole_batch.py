@@ -44,6 +44,7 @@ def long_plan(strategy: str, tensor: int, shard: str, depth: int) -> LoadedPlan:
         ("two_bw", 1, "none", 4, 4, "16 of 256 microbatches in 2 of 4 columns"),
     ],
 )
+@pytest.mark.thinned(most=2)
 def test_figures_of_an_iteration_are_those_of_the_whole(
     strategy: str, tensor: int, shard: str, depth: int, most: int, excerpt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

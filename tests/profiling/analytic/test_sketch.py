@@ -84,6 +84,7 @@ ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
         ("llama", "bfloat16"),
     ],
 )
+@pytest.mark.thinned(most=1)
 def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
     """A sketch equals a measured profile exactly, except for seconds.
 

@@ -88,6 +88,7 @@ def test_layers_are_those_of_the_job_itself(loss: Any) -> None:
     assert verify(short)
 
 
+@pytest.mark.slow
 def test_a_profile_in_another_precision() -> None:
     """Weights and messages have half the bytes, gradients the same.
 

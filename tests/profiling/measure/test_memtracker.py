@@ -28,6 +28,7 @@ OPTIMIZERS = {
         pytest.param("inception", "SGD", 4, 1, False, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thinned(most=2)
 def test_the_peak_is_what_torch_tracks(
     name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
 ) -> None:

@@ -53,6 +53,7 @@ def test_what_strategies_compile_is_legal(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.thinned(most=24)
 def test_a_proof_holds_for_every_number_of_repetitions(case: Case) -> None:
     """Legal programs run correctly in random orders, after 0 to 3 periods.
 

@@ -60,6 +60,7 @@ def test_there_are_enough_programs_of_every_strategy() -> None:
 
 
 @pytest.mark.parametrize("name", [case.name for case in SMALL])
+@pytest.mark.thinned(most=20)
 def test_mutants_are_refused_at_the_right_place_or_do_no_harm(name: str, fast: bool) -> None:
     """Each mutant is refused with a problem that names the place, or harmless.
 

@@ -45,6 +45,7 @@ def accumulated(batch_size: int, size: int) -> tuple[list[float], dict[str, Tens
 @pytest.mark.parametrize(
     ("strategy", "widths"), [("data_parallel", (1,)), ("data_parallel", (2,)), ("flush", (1, 1)), ("gpipe", (2, 1))]
 )
+@pytest.mark.thinned(most=6)
 def test_every_plan_accumulates_as_one_process(
     strategy: str, widths: tuple[int, ...], batch_size: int, size: int
 ) -> None:

@@ -136,7 +136,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=5)
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """Plans that gather weights only to compute equal one process."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
@@ -144,7 +144,7 @@ def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
 
 @pytest.mark.parametrize("case", BURSTS, ids=str)
 @pytest.mark.parametrize("model", ["gpt plain untied", "lstm plain", "inception plain"])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=4)
 def test_bundles_of_microbatches_equal_one_process(model, case):
     """Bundles of microbatches equal one process.
 
@@ -208,7 +208,7 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
 
 @pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=2)
 def test_synchronous_strategies_in_single_precision(model, optimizer, case):
     """Synchronous strategies in float32 equal one process to 1e-5."""
     check_synchronous(model, optimizer, torch.float32, case, 1e-5)
@@ -290,6 +290,7 @@ def test_segments_continue():
     ],
     ids=str,
 )
+@pytest.mark.thinned(most=2)
 def test_state_moves_to_another_plan(model, before, case):
     """State moves to another plan.
 

@@ -60,7 +60,7 @@ def one_process(model: str, dtype: torch.dtype) -> Trained:
 
 
 @pytest.mark.parametrize(("model", "strategy", "devices", "options"), CASES, ids=str)
-@pytest.mark.thinned
+@pytest.mark.thinned(most=4)
 def test_stages_of_one_device_that_share_weights_train_as_one_process(model, strategy, devices, options):
     """Stages of one device that share weights train as one process.
 

@@ -132,6 +132,7 @@ def test_every_strategy_is_tried() -> None:
     ("bad", "place"),
     [("forward", "the output of layer '3'"), ("backward", "in the backward of layer '1'"), ("input", "the input '")],
 )
+@pytest.mark.thinned(most=16)
 def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, place: str) -> None:
     """The first number that is not finite is named and changes no weight.
 

@@ -122,6 +122,7 @@ def two_waves(setting: Setting, fake: FakeCuda) -> int:
 
 
 @pytest.mark.parametrize("run", [swaps, two_waves])
+@pytest.mark.thinned(most=1)
 def test_lanes_are_ordered_and_compute_does_not_wait_for_its_kernels(setting, cuda, run):
     """Lanes are ordered, and compute does not wait for its kernels.
 
@@ -150,6 +151,7 @@ def _nothing(*_: Any, **__: Any) -> None:
         (two_waves, stream_handover, "_tensors", lambda _: ()),
     ],
 )
+@pytest.mark.thinned(most=3)
 def test_whatever_orders_them_is_needed(setting, cuda, monkeypatch, run, place, name, without):
     """Each part of the ordering is needed.
 

@@ -37,7 +37,7 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("gpt untied", 0.25), ("lstm", 0.05)])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=2)
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
     """Every plan clips as one process does, to 1e-8.
 

@@ -128,6 +128,7 @@ def mixture(
 
 @pytest.mark.parametrize("queue", ["global", "types"])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.thinned(most=1)
 def test_jobs_of_one_worker_get_their_fractions_within_a_constant(seed: int, queue: str) -> None:
     """X * time - received <= 4 rounds after 100, 400 and 800 rounds.
 
@@ -139,6 +140,7 @@ def test_jobs_of_one_worker_get_their_fractions_within_a_constant(seed: int, que
 
 @pytest.mark.parametrize("order", ["ratio", "deficit"])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.thinned(most=1)
 def test_large_jobs_get_their_fractions_within_a_constant(seed: int, order: str) -> None:
     """With scale factors 1 to 8 on three types, no job lags by more than 10 rounds.
 

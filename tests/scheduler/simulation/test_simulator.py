@@ -452,6 +452,7 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
         pytest.param("static_multi_n100_s0", "finish_time_fairness_perf", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thinned(most=2)
 def test_completion_times_are_those_that_were_measured(workload: str, policy: str) -> None:
     """Average JCT within 3 % of the public rules, for other settings.
 

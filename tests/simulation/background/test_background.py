@@ -82,6 +82,7 @@ def outcome(strategy, request):
 
 
 @pytest.mark.parametrize("launch_s", [0.05, 0.7])
+@pytest.mark.thinned(most=12)
 def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
     """After a gap, compute waits for at most one launch, and otherwise not at all.
 
@@ -135,6 +136,7 @@ def test_without_a_background_nothing_changes(outcome):
     ],
     ids=("beside", "gaps", "no priority", "paused"),
 )
+@pytest.mark.thinned(most=20)
 def test_nobody_makes_time(outcome, rules):
     """A device does at most one second's work a second, and order is kept.
 

@@ -103,6 +103,7 @@ def test_without_a_background_the_replay_is_the_run(name):
 @pytest.mark.parametrize(
     "rules", [Collocation(), Collocation(beside=False), Collocation(priority=False, outstanding=2)]
 )
+@pytest.mark.thinned
 def test_every_strategy_ends_beside_a_background(name, rules):
     """Every strategy ends beside a background job, in the order of dependencies.
 

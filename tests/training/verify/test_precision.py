@@ -64,7 +64,7 @@ def check(graph: Captured, case: Case, tolerance: float) -> None:
 
 @pytest.mark.parametrize("case", EXACT, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
-@pytest.mark.thinned
+@pytest.mark.thinned(most=2)
 def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: Case) -> None:
     """A pipeline rounds as one process does.
 

@@ -58,7 +58,8 @@ def every(layout_space: LayoutSpace, batch: int) -> Iterator[ParallelLayout]:
                         yield ParallelLayout(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
 
 
-@pytest.mark.parametrize("link", [25e9, pytest.param(0.5e9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("link", [25e9, 0.5e9])
+@pytest.mark.slow
 def test_as_good_as_the_best_of_all(link: float) -> None:
     """No simulated layout is faster by more than a few percent.
 
@@ -116,6 +117,7 @@ def test_every_type_is_worked_out() -> None:
 
 
 @pytest.mark.parametrize(("link", "shared"), [(25e9, False), (0.5e9, False), (0.5e9, True)])
+@pytest.mark.thinned(most=1)
 def test_bounds_of_unequal_replicas(link: float, shared: bool) -> None:
     """Bounds on seconds and bytes are never above the simulation, also without layers."""
     level = replace(EIGHT.levels[1], bandwidth_bytes_per_s=link, shared=shared)
@@ -160,6 +162,7 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("room", [1.0, 1.001, 1.01])
 @pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.thinned(most=2)
 def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> None:
     """The plan fits under any timing, also with many replicas and few stages."""
     options = {"tensors": (tensor,), "recomputes": ("none",), "microbatch_sizes": (2,)}

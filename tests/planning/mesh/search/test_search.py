@@ -19,7 +19,7 @@ from tests.planning.mesh.test_layout import SERVERS, layout_space, source, untie
 
 @pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
 @pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=1)
 def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
     """No layout that fits is faster than the result by more than a tie."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)

@@ -372,7 +372,7 @@ def test_more_than_is_enough_is_enough() -> None:
 
 @pytest.mark.parametrize("policy", ["task", "next_use", "lru"])
 @pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=1)
 def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
     """Sums of tied weights on several devices stay on their devices.
 

@@ -125,6 +125,7 @@ def test_who_can_run_nowhere_is_not_in_line(plain_work: int, scale: int, overtak
     ("questions", "overtake", "loaded"),
     [(16, False, False), (17, False, True), (17, True, False), (333_335, True, True)],
 )
+@pytest.mark.thinned(most=1)
 def test_numba_is_loaded_only_where_much_is_asked(questions: int, overtake: bool, loaded: bool) -> None:
     """Numba is loaded only in processes with many queries.
 
