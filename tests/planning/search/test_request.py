@@ -63,7 +63,9 @@ def test_a_profile_refuses_what_is_for_models(options: dict[str, Any], place: st
         lambda r: search(PROFILE, CLUSTER, r),
         lambda r: plan_profile({"": PROFILE}, CLUSTER, r, Goal("cost")),
     ):
-        with pytest.raises(InputError, match=f"^{place}: found this option with a profile; expected it only with an analytic model"):
+        with pytest.raises(
+            InputError, match=f"^{place}: found this option with a profile; expected it only with an analytic model"
+        ):
             found(PlanRequest(8, **options))
         with pytest.raises(InputError, match=r"^shards: found none, full; expected one, for every plan of a profile"):
             found(PlanRequest(8, shards=("none", "full")))
