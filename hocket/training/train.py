@@ -17,6 +17,7 @@ from hocket.program.trace.chrome import FORMAT as TRACE_FORMAT
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link
 from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in
+from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of, shows_the_run
@@ -54,19 +55,16 @@ def train(
     refuse_in_job_file("hocket.train")
     check_order(job, plan)
     given = _options(steps, options)
-    path = None if isinstance(plan, Plan) else Path(plan).resolve()
-    place = "plan" if isinstance(plan, Plan) else str(plan)
-    if not isinstance(plan, Plan):
-        plan = Plan.read(plan)
+    run_plan = RunPlan.of(plan)
     listener = listener or Quiet(on_step)
     try:
-        summary = run_workers(job, plan, path.parent if path else None, given, listener, place)
-        told = unlike_host_link(plan, summary.swaps)
+        summary = run_workers(job, run_plan, given, listener)
+        told = unlike_host_link(run_plan.plan, summary.swaps)
         if told and shows_the_run():
             listener.note(told)
-        if path is not None and shows_the_run():
-            keep_feedback(plan, path, summary, listener)
-            note_amplification(plan, path, given, listener)
+        if run_plan.path is not None and shows_the_run():
+            keep_feedback(run_plan, run_plan.path, summary, listener)
+            note_amplification(run_plan, given, listener)
         return summary
     finally:
         listener.close()
@@ -88,62 +86,25 @@ def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "
         raise InputError(command, f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
 
 
-def run_workers(
-    job: Job | str | Path,
-    plan: Plan,
-    folder: Path | None,
-    options: Options,
-    listener: Listener,
-    place: str = "plan",
-) -> RunSummary:
+def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
     """Run as one of torchrun's workers, or start and watch local workers.
-
-    Arguments:
-        folder: folder of the plan's file; None if the plan has no file, so that its profile is unknown.
-        place: name of the plan in errors.
 
     Raises:
         InputError: `hocket check` refuses the plan, or the number of workers does not fit the plan.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         with first_speaks():
-            check_workers(devices_of(plan), number_in("WORLD_SIZE"))
-            plan = checked(plan, folder, place)
+            check_workers(devices_of(run_plan.plan), number_in("WORLD_SIZE"))
+            _ = run_plan.checked
         check_meeting()
         from hocket.training.launch.torchrun import join
 
-        return join(job, plan, folder, options, listener)
+        return join(job, run_plan, options, listener)
     if not isinstance(job, Job):
         job = check_job_file(job)
     from hocket.training.launch.local import launch
 
-    return launch(job, checked(plan, folder, place), folder, options, listener)
-
-
-def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
-    """Refuse a plan that `hocket check` refuses, before any worker starts.
-
-    Without the plan's profile nothing is checked here. The workers then check what they can from the plan itself.
-
-    Arguments:
-        folder: folder of the plan's file; None if the plan has no file.
-        place: name of the plan in errors.
-
-    Returns:
-        The plan. If it swaps, missing sizes of values are filled in from the profile.
-
-    Raises:
-        InputError: see `hocket.planning.load.validate`; or the plan was made for another profile.
-    """
-    from hocket.planning.load import opened, validate
-    from hocket.planning.predict.predict import profile_of_group
-    from hocket.planning.swapping.budgets import completed
-
-    if folder is None or not plan.profile or not (folder / plan.profile).exists():
-        return plan
-    known = opened(plan, folder, place)
-    validate(known)
-    return completed(plan, profile_of_group(plan, known.profile))
+    return launch(job, run_plan, options, listener)
 
 
 def _options(steps: int, options: dict[str, Any]) -> Options:

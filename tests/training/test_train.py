@@ -12,6 +12,7 @@ from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.analytic.synthetic import chain
 from hocket.training.calibrate.run_feedback import predicted_now, unlike_host_link
+from hocket.training.run_plan import RunPlan
 from hocket.training.train import train
 from hocket.training.worker.monitor.listener import Quiet
 from hocket.training.worker.ranks import devices_of, worker_name
@@ -53,8 +54,8 @@ def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
     """
     plan, notes = cut_at(2), Notes()
     now = predict_iteration(plan, PROFILE)
-    assert predicted_now(replace(plan, predicted=now), folder, notes) == now
-    assert predicted_now(plan, folder, notes) == now
+    assert predicted_now(RunPlan(replace(plan, predicted=now), folder / "plan.yaml"), notes) == now
+    assert predicted_now(RunPlan(plan, folder / "plan.yaml"), notes) == now
     assert notes.notes == []
 
 
@@ -82,7 +83,7 @@ def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
     """
     then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
     edited = replace(cut_at(1), predicted=then)
-    now = predicted_now(edited, folder, notes)
+    now = predicted_now(RunPlan(edited, folder / "plan.yaml"), notes)
     assert now == predict_iteration(edited, PROFILE)
     assert now.iteration_s > then.iteration_s
     assert len(notes.notes) == 1
@@ -96,7 +97,8 @@ def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
     """
     cluster = Cluster("four", (Level("local", 4, 1e9),), "cpu-core")
     then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
-    assert predicted_now(replace(cut_at(2), predicted=then, tensor=2, cluster=cluster), folder, notes) is None
+    grouped = replace(cut_at(2), predicted=then, tensor=2, cluster=cluster)
+    assert predicted_now(RunPlan(grouped, folder / "plan.yaml"), notes) is None
     assert len(notes.notes) == 1
     assert notes.notes[0].startswith("no prediction: ")
 
@@ -126,7 +128,8 @@ def test_without_the_profile_the_plan_is_believed(tmp_path: Path, trouble: str) 
     if trouble == "no name":
         plan = replace(plan, profile="")
     notes = Notes()
-    assert predicted_now(plan, None if trouble == "no folder" else tmp_path, notes) == plan.predicted
+    path = None if trouble == "no folder" else tmp_path / "plan.yaml"
+    assert predicted_now(RunPlan(plan, path), notes) == plan.predicted
     assert notes.notes == []
 
 

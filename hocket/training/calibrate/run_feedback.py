@@ -12,6 +12,7 @@ from hocket.errors import HocketError, InputError
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, Predicted
 from hocket.program.trace.chrome import read_trace
+from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
 from hocket.util.units import given_rate, show_seconds
@@ -22,28 +23,25 @@ _QUICKER = 1.5
 _SAME = 1e-6
 
 
-def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
+def predicted_now(run_plan: RunPlan, listener: Listener) -> Predicted | None:
     """Predict the plan with its current profile, or return the prediction in the plan.
 
     Arguments:
-        folder: folder of the plan's file; None if the plan has no file.
         listener: receives notes.
 
     Returns:
         The prediction in the plan if the profile is missing. None if the plan's tensor-parallel size differs from the
         profile's, since the plan's prediction is then wrong.
     """
-    if folder is None or not plan.profile:
-        return plan.predicted
-    from hocket.planning.load import opened
-
-    then = plan.predicted
+    then = run_plan.plan.predicted
+    if not run_plan.has_profile:
+        return then
     try:
-        known = opened(plan, folder)
+        known = run_plan.loaded
         if known.updates.differences and (told := known.profile.loss_parts):
             listener.note(f"as the job was profiled, {told}")
         now = known.predicted
-    except HocketError as error:  # a missing or wrong profile does not prevent training
+    except HocketError as error:  # a wrong profile does not prevent training
         if not isinstance(error, InputError) or error.place.rpartition(": ")[2] != "tensor":
             return then
         listener.note("no prediction: the plan's tensor-parallel size differs from its profile's")
@@ -57,7 +55,7 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
     return now
 
 
-def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listener) -> None:
+def keep_feedback(run_plan: RunPlan, path: Path, summary: RunSummary, listener: Listener) -> None:
     """Write the run's measurements beside the plan's file, for the next plan.
 
     If they cannot be used, the listener gets a note with the reason.
@@ -65,14 +63,14 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
     Arguments:
         path: file of the plan.
     """
+    plan = run_plan.plan
     if summary.iteration_s is None or not plan.profile:
         return
-    from hocket.planning.load import opened
     from hocket.planning.predict.feedback import beside, check_like, learned_from
 
     peaks = {device: float(size) for device, size in summary.peak_memory_bytes.items()}
     try:
-        profile = opened(plan, path.parent, path.name).profile
+        profile = run_plan.loaded.profile
         check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
         found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swaps)
         found.save(beside(path))
@@ -82,24 +80,21 @@ def keep_feedback(plan: Plan, path: Path, summary: RunSummary, listener: Listene
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
 
 
-def note_amplification(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
+def note_amplification(run_plan: RunPlan, options: Options, listener: Listener) -> None:
     """Note the measured and planned amplification of a traced run.
 
     Amplification is device-seconds of an iteration, relative to one device with the same batch. Only plans that yield
     idle devices have it.
-
-    Arguments:
-        path: file of the plan.
     """
     from hocket.planning.burst.amplification import amplification_of
-    from hocket.planning.load import opened
     from hocket.strategies.base.strategy import yields_idle
 
+    plan = run_plan.plan
     if options.trace is None or not plan.profile or not yields_idle(plan.strategy):
         return
     try:
-        profile = opened(plan, path.parent, path.name).profile
-        listener.note(f"amplification: {amplification_of(plan, profile, read_trace(options.trace)).text}")
+        text = amplification_of(plan, run_plan.loaded.profile, read_trace(options.trace)).text
+        listener.note(f"amplification: {text}")
     except InputError as error:  # must not make a finished training fail
         listener.note(f"amplification: not known; {error}")
 

@@ -33,6 +33,7 @@ from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of
 from hocket.training.launch.watcher import LocalWorker, Watch
 from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
+from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
@@ -43,26 +44,24 @@ from hocket.util.units import show_count
 MAX_LOCAL_WORKERS = 64
 
 
-def launch(
-    job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
-) -> RunSummary:
+def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
     """Run a job with local workers until it is done, stopped or failed.
 
     No process is left running.
 
     Arguments:
         job: a job file, or a job with a known origin (profiling/job/origin.py), because each worker creates it again.
-        folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
         options: options of workers.
         listener: receives the events of the run.
 
     Raises:
         InputError, WorkerLost, KeyboardInterrupt: see `train`.
     """
+    plan = run_plan.checked
     with local_workers(job, (plan,), options, listener) as workers:
         # This runs while the workers load torch. They keep the plan as written, because its digest goes into
         # checkpoints.
-        collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
+        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
         with Watch(workers, collector, options, listener) as watch:
             watch.run()
         summary = collector.summary(devices_of(plan))

@@ -35,13 +35,13 @@ import torch
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import HocketError, NotFinite, WorkerLost
-from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.training.calibrate.run_feedback import predicted_now
 from hocket.training.launch.failures import Failure, describe, first_cause, understand
 from hocket.training.launch.rendezvous import meet
 from hocket.training.launch.torchrun_environment import number_in
+from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.collector import Collector, plain
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import INTERRUPTED, Options
@@ -58,15 +58,12 @@ _POLL_S = 0.02
 _GRACE_S = 5.0
 
 
-def join(
-    job: Job | str | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
-) -> RunSummary:
+def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
     """Train as one of torchrun's workers.
 
     The first worker shows the run and returns the summary of all workers. The other workers return their own summary.
 
     Arguments:
-        folder_of_plan: folder of the plan's file, from which the plan's profile is found; None without a file.
         listener: receives the events of the run.
 
     Raises:
@@ -75,6 +72,7 @@ def join(
     """
     rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    plan = run_plan.checked
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
@@ -82,7 +80,7 @@ def join(
     progress = Heartbeat.private()
     collector = None
     if rank == 0:
-        collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
+        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
     names = [worker_name(plan, each) for each in range(workers)]
     together = _Together(PrefixStore("watch", store.clone()), rank, names, progress, options, collector)  # type: ignore[attr-defined]
     with together.watching():
