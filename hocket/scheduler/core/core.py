@@ -270,16 +270,28 @@ class Core:
         told: list[Command] = []
         if allocation is not None:
             self.asking.holds(allocation, now_s)
-        fill = self.settings.fill and self.asking.fills
         if allocation is not None:
-            self.book.open(allocation, slots, roster, workers, fill)
             told += self._refuse({roster.alone[slots[j]][0]: why for j, why in allocation.refused.items()})
+            self.book.open(allocation, slots, roster, workers, self._fillers(slots, True))
             told += [Note(allocation.note)] if allocation.note else []
         elif self.changed or self.asking.must:
-            self.book.keep(slots, roster, workers, fill and self.settings.newcomers == "fill")
+            self.book.keep(slots, roster, workers, self._fillers(slots, self.settings.newcomers == "fill"))
         self.changed = False
         roster.recycle()
         return told
+
+    def _fillers(self, slots: np.ndarray, fill: bool) -> np.ndarray:
+        """Slots of the jobs that may use free workers of a round: none, or all that are not refused.
+
+        Arguments:
+            slots: slots of all current jobs.
+            fill: False for none.
+        """
+        if not (fill and self.settings.fill and self.asking.fills):
+            return slots[:0]
+        if not self.refused:
+            return slots
+        return np.array([slot for name, slot in self.roster.slot.items() if name not in self.refused], dtype=np.int64)
 
     def _refuse(self, refused: dict[str, str]) -> list[Command]:
         new: list[Command] = [Refuse(job, why) for job, why in refused.items() if self.refused.get(job) != why]

@@ -41,7 +41,7 @@ class Ledger:
         self.owed_s = np.zeros(0)
 
     def open(
-        self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool
+        self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fillers: np.ndarray
     ) -> None:
         """Load an allocation.
 
@@ -49,18 +49,18 @@ class Ledger:
             slots: slot in the job table of each job of the allocation's snapshot.
             roster: table of the jobs.
             workers: number of workers that are up, by type.
-            fill: True to add entries with fraction 0, to fill free workers of a round.
+            fillers: slots of the jobs that get entries with fraction 0, to fill free workers of a round.
         """
         self.close(roster)
         first, column = slots[allocation.first], allocation.column
         second = np.where(allocation.second == ALONE, ALONE, slots[allocation.second])
         has = (allocation.fraction > 0) & (roster.need[first] <= workers[self._types[column]])
         first, second, column, fraction = first[has], second[has], column[has], allocation.fraction[has]
-        if fill:
+        if len(fillers):
             given = np.zeros((len(roster.jobs), len(self._types)), dtype=bool)
             alone = second == ALONE
             given[first[alone], column[alone]] = True
-            more, columns = self._able(slots, roster, workers, given)
+            more, columns = self._able(fillers, roster, workers, given)
             first, column = np.concatenate([first, more]), np.concatenate([column, columns])
             second = np.concatenate([second, np.full(len(more), ALONE)])
             fraction = np.concatenate([fraction, np.zeros(len(more))])
@@ -70,13 +70,13 @@ class Ledger:
         self.received_s = np.full(len(first), self.round_s / 2)
         self.owed_s = self._claims(roster)
 
-    def keep(self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fill: bool) -> None:
+    def keep(self, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fillers: np.ndarray) -> None:
         """Keep the current allocation: drop departed jobs, give new jobs no claim.
 
         Arguments:
             slots: slots in the job table of all current jobs.
             roster, workers: as for `open`.
-            fill: True to add entries with fraction 0 for new jobs.
+            fillers: slots of the jobs that get entries with fraction 0, unless they have entries.
         """
         old = self.entries
         here = np.zeros(len(roster.jobs) + 1, dtype=bool)
@@ -84,7 +84,7 @@ class Ledger:
         here[ALONE] = True
         kept = here[old.first] & here[old.second]
         here[old.first] = False
-        more, columns = self._able(slots[here[slots]], roster, workers, None) if fill else (slots[:0], slots[:0])
+        more, columns = self._able(fillers[here[fillers]], roster, workers, None)
         self.received_s = np.concatenate([self.received_s[kept], np.full(len(more), self.round_s / 2)])
         owed = roster.owed_s[more, columns] if self._counted else np.zeros(len(more))
         self.owed_s = np.concatenate([self.owed_s[kept], owed])

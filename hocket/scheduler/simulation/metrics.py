@@ -226,10 +226,11 @@ def rhos(run: ClusterRun, first: int = 0, last: int | None = None) -> np.ndarray
 def population(run: ClusterRun) -> tuple[np.ndarray, np.ndarray]:
     """Times at which the number of present jobs changes, and the number from then on.
 
-    The number is at least 1.
+    Refused jobs are not counted. The number is at least 1.
     """
-    came = np.array([r.job.arrived_s for r in run.records if not r.refused])
-    left = np.array([r.finished_s for r in run.records if r.finished_s is not None])
+    there = [r for r in run.records if not r.refused]
+    came = np.array([r.job.arrived_s for r in there])
+    left = np.array([r.finished_s for r in there if r.finished_s is not None])
     times = np.unique(np.concatenate([came, left, [0.0]]))
     counts = np.searchsorted(np.sort(came), times, "right") - np.searchsorted(np.sort(left), times, "right")
     return times, np.maximum(counts, 1)

@@ -521,6 +521,18 @@ def test_newcomers_fill_or_wait_until_the_next_allocation(newcomers: str, runs: 
     assert any(lease.jobs == ("b",) for lease in drive.held.values())
 
 
+def test_a_refused_job_fills_no_worker_until_the_next_allocation() -> None:
+    """A refused job leaves free workers to a newcomer, with a new allocation or the old one."""
+    drive = driver((4,), policy_named("allox"), recompute_after_s=800.0)
+    one(drive, "two", scale=2)
+    one(drive, "one")
+    drive.rounds(1)
+    assert [lease.jobs for lease in drive.held.values()] == [("one",)]
+    one(drive, "new")
+    drive.rounds(1)
+    assert [lease.jobs for lease in drive.held.values()] == [("one",), ("new",)]
+
+
 def test_a_policy_is_told_what_happened() -> None:
     """Snapshots contain the current state and the isolated time.
 

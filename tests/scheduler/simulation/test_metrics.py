@@ -1,5 +1,7 @@
 """Metrics of runs that are small enough to work out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,14 @@ def test_finish_time_fairness_counts_who_was_there() -> None:
     assert times.tolist() == [0.0, 5.0, 15.0, 20.0]
     assert counts.tolist() == [1, 2, 1, 1]
     assert rhos(run()) == pytest.approx([15 / 20, 15 / (100 / 7.5)])
+
+
+def test_a_refused_job_is_never_present() -> None:
+    """A refused job, even with a completion on record, neither comes nor leaves."""
+    before = run()
+    odd = replace(before.records[2], finished_s=10.0)
+    after = replace(before, records=(*before.records[:2], odd))
+    assert [part.tolist() for part in population(after)] == [part.tolist() for part in population(before)]
 
 
 def test_finish_time_fairness_of_a_crowd() -> None:

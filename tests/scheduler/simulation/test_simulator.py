@@ -22,7 +22,7 @@ from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.readers import read_workload
 from hocket.scheduler.readers.throughputs_json import packaged
-from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, summary, worker_seconds
+from hocket.scheduler.simulation.metrics import ClusterRun, jct_s, population, summary, worker_seconds
 from hocket.scheduler.simulation.simulator import simulate
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.simulation.trace_generator import Draws, continuous, static
@@ -328,6 +328,19 @@ def test_a_job_that_is_withdrawn_is_not_waited_for() -> None:
     run = simulate(jobs(1e4, 1e4), (WorkerType("fast", 1),), table(), policy, options, [(100.0, JobWithdrawn("0"))])
     assert run.records[0].finished_s is None
     assert finishes(run)[1] == pytest.approx(360 + (1e4 - 7 * 360) / 10)
+
+
+def test_a_job_that_the_policy_refuses_gets_no_free_workers() -> None:
+    """AlloX refuses a job of two workers: it never runs, though both are free in the end.
+
+    The other jobs run, and finish-time fairness counts them alone.
+    """
+    both = (Job("two", "m", 1_000.0, 2), Job("one", "m", 10_000.0), Job("late", "m", 1_000.0, arrived_s=10.0))
+    run = simulate(Workload(both), (WorkerType("fast", 4, 2),), table(), policy_named("allox"))
+    assert [record.finished_s is None for record in run.records] == [True, False, False]
+    assert "more than one worker" in run.records[0].refused
+    assert run.records[0].worker_s == (0.0,)
+    assert population(run)[1].max() == 2
 
 
 def test_what_the_table_does_not_have_is_refused() -> None:
