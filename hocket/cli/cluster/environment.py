@@ -125,7 +125,7 @@ def world_of(
             raise InputError("--from", repr(begins), f"a moment at which {gone} is on sale")
     logs = [one for _, log in read_availability(folder) for one in log]
     changes = price_changes(own, market, begin_s, inf)
-    moves = comings(own, logs, begin_s, inf, overhead_s)
+    moves = comings(own, logs, begin_s, inf, overhead_s, market)
     places = {t.name: offer.key for t, offer in found}
     return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places, market.last_s)
 

@@ -1,15 +1,18 @@
-"""Market events for the core: price changes, spot workers lost and joined.
+"""Market events for the core: price changes, workers lost and joined.
 
 Event times are relative to the start. `priced` (market.py) gives the prices at the start.
 """
 
-from collections.abc import Iterable, Sequence
-from math import isnan
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from math import inf, isnan
+from typing import NamedTuple
 
 from hocket.scheduler.core.events import Event, PriceChanged, WorkersJoined, WorkersLost
 from hocket.scheduler.model.worker_types import WorkerType
 from hocket.scheduler.prices.availability import Availability
 from hocket.scheduler.prices.market import Market
+from hocket.scheduler.prices.series import Series
 
 Timed = tuple[float, Event]  # seconds since the start of the run, and the event
 
@@ -17,7 +20,7 @@ Timed = tuple[float, Event]  # seconds since the start of the run, and the event
 def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, end_s: float) -> tuple[Timed, ...]:
     """Price changes between two times, in order.
 
-    A type keeps its last price while it is not on sale; `comings` reports its absence.
+    A type keeps its last price while it is not on sale; with a market, `comings` reports its absence.
 
     Arguments:
         begin_s, end_s: period of the run, in seconds since 1970.
@@ -27,13 +30,29 @@ def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, e
     """
     found: list[Timed] = []
     for kind, own in enumerate(types):
-        offer = market.offer_of(own)
-        series = None if offer is None else offer.spot if own.spot else offer.on_demand
-        if offer is not None and series is not None:
+        priced = _series(own, market)
+        if priced is not None:
+            series, accelerators = priced
             for when, price in series.between(begin_s, end_s)[1:]:
                 if not isnan(price):
-                    found.append((when - begin_s, PriceChanged(kind, price / offer.accelerators)))
+                    found.append((when - begin_s, PriceChanged(kind, price / accelerators)))
     return tuple(sorted(found, key=lambda one: one[0]))
+
+
+class _Step(NamedTuple):
+    """Change of one source of knowledge about workers: an availability log or a price series.
+
+    Attributes:
+        at_s: seconds since 1970.
+        there: True if the workers are there from now on; None if the source ends.
+        preempted: True if running workers were taken away, even if others came at once.
+        warned: True if they leave after saving their work.
+    """
+
+    at_s: float
+    there: bool | None
+    preempted: bool = False
+    warned: bool = False
 
 
 def comings(
@@ -42,54 +61,91 @@ def comings(
     begin_s: float,
     end_s: float,
     checkpoint_s: float = 0.0,
-    notice_s: float | None = None,
+    market: Market | None = None,
 ) -> tuple[Timed, ...]:
-    """Losses and returns of spot workers, for types with observed offers.
+    """Losses and returns of workers: preempted spot workers, and offers that are not on sale.
 
-    All workers of a type come and go together. Workers are assumed available outside the observation. If the
-    preemption notice is long enough for a checkpoint, workers leave at the notice and no work is lost.
+    All workers of a type come and go together. Spot workers are assumed available outside the observation. If the
+    preemption notice of the cloud is long enough for a checkpoint, workers leave at the notice and no work is lost.
 
     Arguments:
         availabilities: observed availability of spot offers.
         begin_s, end_s: period of the run, in seconds since 1970.
         checkpoint_s: seconds to save a job.
-        notice_s: seconds of notice; by default the cloud's.
+        market: workers with an offer are there only while the offer has a price; None to ignore prices.
 
     Raises:
-        InputError: `notice_s` is missing and the cloud's notice period is unknown.
+        InputError: the cloud's notice period is unknown, or an offer is not in the market.
     """
     looked = tuple(availabilities)
     found: list[Timed] = []
     for kind, own in enumerate(types):
         workers = tuple(range(own.workers))
-        mine = [one for one in looked if own.spot and own.offer == str(one.key)]
-        steps = sorted((s for one in mine for s in _steps(one, checkpoint_s, notice_s)), key=lambda step: step[0])
-        there = next((comes for when, comes, _ in reversed(steps) if when <= begin_s), True)
+        sources = [_steps(one, checkpoint_s) for one in looked if own.spot and own.offer == str(one.key)]
+        if market is not None:
+            sources.append(_sale_steps(own, market))
+        moments = list(_moments(sources))
+        there = next((comes for when, comes, _, _ in reversed(moments) if when <= begin_s), True)
         if not there:
             found.append((0.0, WorkersLost(kind, workers)))
-        for when, comes, warned in (step for step in steps if begin_s < step[0] < end_s):
-            if comes != there:
-                event = WorkersJoined(kind, workers) if comes else WorkersLost(kind, workers, warned)
-                found.append((when - begin_s, event))
+        for when, comes, preempted, warned in (moment for moment in moments if begin_s < moment[0] < end_s):
+            lost = there and (preempted or not comes)
+            if lost:
+                found.append((when - begin_s, WorkersLost(kind, workers, warned)))
+            if comes and (lost or not there):
+                found.append((when - begin_s, WorkersJoined(kind, workers)))
             there = comes
     return tuple(sorted(found, key=lambda one: one[0]))
 
 
-def _steps(one: Availability, checkpoint_s: float, notice_s: float | None) -> list[tuple[float, bool, bool]]:
-    """Changes of availability, in seconds since 1970.
+def _moments(sources: Iterable[Iterable[_Step]]) -> Iterator[tuple[float, bool, bool, bool]]:
+    """Yield the state of the workers after all changes of a moment, in time order.
 
-    Returns:
-        For each change: time, True if the workers come and False if they go, True if they go after saving their work.
+    Changes at one moment count together: a log that begins while the workers are there reports no loss.
+
+    Yields:
+        Seconds since 1970; True if all sources have the workers; True if workers were preempted, and if with a warning.
     """
-    warnings = {n.deadline_s: n for n in one.notices(notice_s)}
-    steps = [(one.begin_s, False, False)]
+    states: dict[int, bool] = {}
+    steps = sorted(((step, k) for k, source in enumerate(sources) for step in source), key=lambda one: one[0].at_s)
+    for at_s, group in groupby(steps, key=lambda one: one[0].at_s):
+        now = list(group)
+        for step, k in now:
+            if step.there is None:
+                states.pop(k, None)
+            else:
+                states[k] = step.there
+        warnings = [step.warned for step, _ in now if step.preempted]
+        yield at_s, all(states.values()), bool(warnings), bool(warnings) and all(warnings)
+
+
+def _steps(one: Availability, checkpoint_s: float) -> list[_Step]:
+    """Changes of one availability log."""
+    notices = {n.deadline_s: n for n in one.notices()}
+    steps = [_Step(one.begin_s, False)]
     for held in one.held:
-        steps.append((held.begin_s, True, False))
+        steps.append(_Step(held.begin_s, True))
         if held.preempted:
-            notice = warnings[held.end_s]
+            notice = notices[held.end_s]
             warned = notice.enough_for(checkpoint_s)
-            steps.append((notice.at_s if warned else held.end_s, False, warned))
-    return [*steps, (one.end_s, True, False)]
+            steps.append(_Step(notice.at_s if warned else held.end_s, False, True, warned))
+    return [*steps, _Step(one.end_s, None)]
+
+
+def _sale_steps(own: WorkerType, market: Market) -> list[_Step]:
+    """Changes between on sale and not on sale of a type's offer; none without an offer."""
+    series = _series(own, market)
+    if series is None:
+        return []
+    steps = zip(series[0].times_s, series[0].values, strict=True)
+    return [_Step(-inf, False), *(_Step(when, not isnan(price)) for when, price in steps)]
+
+
+def _series(own: WorkerType, market: Market) -> tuple[Series, float] | None:
+    """Prices of a type's offer, and the accelerators that share them; None without an offer."""
+    offer = market.offer_of(own)
+    series = None if offer is None else offer.spot if own.spot else offer.on_demand
+    return None if offer is None or series is None else (series, offer.accelerators)
 
 
 def happenings(*parts: Iterable[Timed]) -> tuple[Timed, ...]:

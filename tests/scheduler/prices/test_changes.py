@@ -107,16 +107,56 @@ def test_spot_workers_go_and_come_back() -> None:
 def test_with_a_notice_that_is_long_enough_they_are_saved() -> None:
     """A notice that is long enough for a checkpoint saves work.
 
-    AWS gives two minutes. A notice is never before the workers came, and a longer checkpoint is too late.
+    AWS gives two minutes. Workers that come with their notice stay away, and a longer checkpoint is too late.
     """
     log = looked_after(InstanceLifetime(0.0, 300.0, True), InstanceLifetime(400.0, 450.0, True))
     every = tuple(range(8))
-    assert comings(TYPES, [log], 0.0, 500.0, 50.0) == (
-        (180.0, WorkersLost(1, every, True)),
-        (400.0, WorkersJoined(1, every)),
-        (400.0, WorkersLost(1, every, True)),
-    )
+    assert comings(TYPES, [log], 0.0, 500.0, 50.0) == ((180.0, WorkersLost(1, every, True)),)
     assert comings(TYPES, [log], 0.0, 350.0, 121.0) == ((300.0, WorkersLost(1, every)),)
+
+
+def test_a_log_that_begins_while_workers_are_there_reports_no_loss() -> None:
+    """Changes at one moment count together, over all logs of an offer; a preemption counts even if workers return."""
+    first = looked_after(InstanceLifetime(0.0, 1000.0, False))
+    second = replace(first, held=(InstanceLifetime(1000.0, 2000.0, False),), begin_s=1000.0, end_s=2000.0)
+    for logs in ([first, second], [second, first]):
+        assert comings(TYPES, logs, -500.0, 10_000.0) == ()
+    every = tuple(range(8))
+    gone = replace(second, held=())
+    for logs in ([first, gone], [gone, first]):
+        away = (1500.0, WorkersLost(1, every)), (2500.0, WorkersJoined(1, every))
+        assert comings(TYPES, logs, -500.0, 10_000.0) == away
+    again = looked_after(InstanceLifetime(0.0, 300.0, True), InstanceLifetime(300.0, 1000.0, False))
+    back = (300.0, WorkersLost(1, every)), (300.0, WorkersJoined(1, every))
+    assert comings(TYPES, [again], 0.0, 10_000.0, checkpoint_s=1e9) == back
+
+
+def test_workers_are_away_while_their_offer_is_not_on_sale() -> None:
+    """Workers leave with their price and return with the next one, unless a log says that they are away."""
+    gaps = Series((0.0, 100.0, 300.0, 400.0), (1.0, nan, 1.0, 2.0))
+    offer = Offer(SMALL, "v100", 1, spot=gaps, on_demand=gaps)
+    every = tuple(range(8))
+    away = (100.0, WorkersLost(0, every)), (300.0, WorkersJoined(0, every))
+    for spot in (True, False):
+        own = (replace(TYPES[1], spot=spot),)
+        assert comings(own, (), 0.0, 1000.0, market=Market((offer,))) == away
+        assert comings(own, (), 200.0, 1000.0, market=Market((offer,)))[0] == (0.0, WorkersLost(0, every))
+    log = looked_after(InstanceLifetime(0.0, 50.0, True), InstanceLifetime(350.0, 1000.0, False))
+    found = comings(TYPES[1:], [log], 0.0, 1000.0, 1e9, Market((offer,)))
+    assert found == ((50.0, WorkersLost(0, every)), (350.0, WorkersJoined(0, every)))
+
+
+def test_a_job_waits_while_its_offer_is_not_on_sale() -> None:
+    """The job pays only for times with a price, as its bills do."""
+    whole = Market((Offer(SMALL, "v100", 1, spot=Series((0.0, 700.0, 3600.0), (1.0, nan, 2.0))),))
+    types = priced((WorkerType("v100", 1, spot=True, offer=str(SMALL)),), whole, 0.0)
+    steps_per_s = throughputs_json.packaged().steps_per_s("A3C", 1, "v100", "")
+    given = happenings(price_changes(types, whole, 0.0, 1e9), comings(types, (), 0.0, 1e9, market=whole))
+    work = Workload((Job("0", "A3C", 1440 * steps_per_s),))
+    run = simulate(work, types, throughputs_json.packaged(), policy_named("max_min_fairness"), given=given)
+    assert run.ended_s == pytest.approx(3600.0 + 1080.0)  # the work since the round began is repeated
+    bills = [bill(whole, SMALL, s.began_s, s.ended_s, s.workers) for s in run.spans]
+    assert total_usd(bills) == pytest.approx(run.records[0].cost_usd) == pytest.approx((700 + 2 * 1080) / 3600)
 
 
 def test_a_notice_saves_what_was_done_since_the_round_began() -> None:
