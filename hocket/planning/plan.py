@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
-from hocket.profiling.profile import CPU
+from hocket.profiling.profile import is_cpu
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
 from hocket.program.passes.swapping.insert import with_swaps
@@ -200,7 +200,7 @@ class Plan:
         place, count = f"stages.{s}.threads", max(1, len(stage.buckets))
         if len(stage.threads) != count:
             raise InputError(place, f"{len(stage.threads)} numbers", f"{count}, one for each bucket")
-        processor = any(self.group.cluster.node_of(device).device_type == CPU for device in stage.devices)
+        processor = any(is_cpu(self.group.cluster.node_of(device).device_type) for device in stage.devices)
         most = MAX_CPU_THREADS if processor else MAX_THREADS
         if not all(1 <= threads <= most for threads in stage.threads):
             where = " on a processor" if processor else ""

@@ -30,6 +30,17 @@ from hocket.util.schema import as_data, read_as
 FORMAT = "hocket-profile-1"
 CPU = "cpu-core"
 """Device type of profiles and workers on CPUs."""
+
+
+def is_cpu(device_type: str) -> bool:
+    """True for a CPU's device type, and for a type that is derived from it.
+
+    The name of a derived type continues after a space, as in "cpu-core x 2" (`hocket what-if --rate 2x`) and "cpu-core
+    of device 1" (planning/predict/at_pace.py).
+    """
+    return device_type.partition(" ")[0] == CPU
+
+
 # Profile note: the times come from the analytic model.
 WORKED_OUT = "seconds are worked out from sizes, not measured"
 

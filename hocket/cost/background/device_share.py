@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.cost.compute import Columns
 from hocket.hardware.cluster import Cluster
-from hocket.profiling.profile import CPU
+from hocket.profiling.profile import is_cpu
 from hocket.program.instruction import Instruction, Kind
 from hocket.program.passes.borders import StageCut
 
@@ -110,7 +110,7 @@ def works(
     figures = columns.at(samples)
     bandwidth = costs.cluster.type_of(instruction.device).memory_bandwidth_bytes_per_s
     shares = demands(columns, samples, bandwidth)
-    if costs.cluster.type_of(instruction.device).name == CPU:
+    if is_cpu(costs.cluster.type_of(instruction.device).name):
         shares = np.ones_like(shares[0]), np.ones_like(shares[1])
     if instruction.kind is Kind.FORWARD:
         return _between(layers, figures.forward_s, shares[0], 0.0, 1.0)

@@ -30,7 +30,7 @@ from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import profile_of_group
-from hocket.profiling.profile import CPU, ModelProfile
+from hocket.profiling.profile import ModelProfile, is_cpu
 from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
@@ -103,7 +103,7 @@ def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tu
         if cut.sharded:
             part = level.reduce_scatter or HALF
             return model.scaled(1 / part, part), ()
-        processor = any(cluster.node_of(device).device_type == CPU for device in devices)
+        processor = any(is_cpu(cluster.node_of(device).device_type) for device in devices)
         most = MAX_CPU_THREADS if processor else MAX_THREADS
         return model, tuple(threads for threads in model.usable if threads <= most)
     byte = collective(cluster, kind, devices, 1.0)

@@ -54,6 +54,17 @@ def test_a_pipeline_waits_less_for_a_slow_stage() -> None:
         assert 1.3 * usual < paced_iteration_s(PIPELINE, PROFILE, slow) < 1.5 * usual
 
 
+@pytest.mark.parametrize("slower", [{0: 1.0, 1: 1.3}, {0: 1.3, 1: 1.0}])
+def test_waves_on_a_slow_cpu_core_take_turns(slower: dict[int, float]) -> None:
+    """Two waves need all of a CPU core, however slow it is: they do not overlap for free on the slower one."""
+    profile = chain(4, forward_s=0.01, backward_s=0.02, microbatch_sizes=(1, 8), device_type="cpu-core")
+    small = replace(profile, layers=tuple(replace(one, forward_s=(0.01, 0.02)) for one in profile.layers))
+    stages = tuple(PlanStage(NAMES, (0, 1), wave=wave) for wave in (0, 1))
+    waves = Plan("tick_tock", small.name, 4, 1, stages, CLUSTER)
+    usual = predict_iteration(waves, small).iteration_s
+    assert paced_iteration_s(waves, small, slower) == pytest.approx(1.3 * usual, rel=1e-2)
+
+
 def test_what_is_refused() -> None:
     """A factor of zero, and tensor-parallel plans, are refused."""
     with pytest.raises(InputError, match="slower: found 0"):
