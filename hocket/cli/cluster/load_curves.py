@@ -136,9 +136,10 @@ def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: st
     """Return the --json output of a sweep.
 
     Arguments:
-        gained: sustained loads by policy, from `gains`.
+        found: one run for each policy, arrival rate and seed, from `swept`.
+        gained: for each policy, the arrival rate at which it has the average JCT of `first`; from `gains`.
         first: name of the reference policy.
-        times: True to include the seconds to compute each simulation.
+        times: True to include the wall-clock seconds that each simulation took.
     """
     runs: list[dict[str, object]] = []
     for run in found:

@@ -100,14 +100,15 @@ def scaling(
 
 
 def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteration, str, tuple[str, ...]]":
-    """Return a function that plans an iteration, the model's name, and notes.
+    """Return (planning function, model name, notes).
 
     Arguments:
         model: file of a profile or an analytic model, or the name of a published model.
-        batch: samples per update on one device.
+        batch: any valid batch size, to make a plan request; each call of the function replaces it.
 
     Returns:
-        The function returns seconds of the best iteration, for a cluster, a batch size and a limit of seconds.
+        The function takes a cluster, a batch size in samples, and a ceiling of the iteration time in seconds. It
+        returns the seconds of the best iteration; None if all plans exceed the ceiling.
     """
     from hocket.planning.goals.time_to_accuracy import any_mesh, data_parallel
     from hocket.planning.search.notes import note_of_types

@@ -58,7 +58,10 @@ class ContentionModel:
         self._memory, self._members = memory, members
 
     def threads(self, instruction: Instruction) -> int:
-        """Communication threads of a collective; 0 for the library's default."""
+        """Number of communication threads of a collective.
+
+        0 for the default of gloo or NCCL. Only the all-reduce of a gradient bucket can have another number.
+        """
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
             return 0
         value = instruction.reads[0]
@@ -131,7 +134,10 @@ class ContentionModel:
                         yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
 
     def _key(self, stage: int, bucket: int) -> tuple[int, int]:
-        """Key of a gradient bucket. All stages with the same tied weights have one key."""
+        """Key of a gradient bucket's contention resource.
+
+        A bucket of tied weights has the same key in all stages that share these weights.
+        """
         own = max(1, len(self._cuts[stage].buckets))
         if bucket < own:
             return stage, bucket

@@ -48,7 +48,7 @@ class MeshBounds:
 
     @cached_property
     def types(self) -> tuple[tuple[str, ...], np.ndarray]:
-        """Device types of the cluster, and the index of each group's type."""
+        """Device types of the cluster, and the type's index of each tensor-parallel group."""
         names = [node.device_type for node in self.group.cluster.nodes] or [self.group.cluster.device_type]
         found = tuple(dict.fromkeys(names))
         counts = [node.devices for node in self.group.cluster.nodes] or [self.group.cluster.devices]
@@ -196,8 +196,9 @@ class MeshBounds:
     def waiting_bytes(self, mesh: ParallelLayout) -> np.ndarray:
         """Approximate peak of undelivered messages on each stage of a pipeline, in bytes.
 
-        Outputs of the last chunk can wait until its first gradient returns (program/memory_bound/send_completion.py).
-        There is one output for each forward before this gradient.
+        There are WAITING messages for each chunk. In addition, outputs of the last chunk can wait until its first
+        gradient returns (program/memory_bound/send_completion.py): one output for each forward before this gradient.
+        Each message counts as much as the largest one (`border_bytes`).
         """
         counts, _, _ = flying(self._ground(mesh), mesh, mesh.microbatches * mesh.width // self._ground(mesh).widths)
         waiting: np.ndarray = (counts[-1] + WAITING * mesh.chunks) * self.border_bytes(mesh.samples)

@@ -90,7 +90,11 @@ class LayoutSpace(MeshBounds):
         return self._balancer.cuts(len(self.profile.layers))
 
     def meshes(self, batch_size: int) -> Iterator[ParallelLayout]:
-        """Yield all layouts that divide devices, batch and layers."""
+        """Yield all layouts of the family for a batch, cut into balanced stages.
+
+        Each layout uses every device, and its data-parallel size times its microbatch size divides the batch. Stages
+        may have unequal numbers of layers.
+        """
         for mesh, chunks in self.uncut(batch_size):
             yield from self.cut(mesh, chunks)
 

@@ -78,7 +78,10 @@ class SizedSpace:
         return factors if not known or (factors and factors.device_type == device.name) else None
 
     def share(self, other: "SizedSpace") -> None:
-        """Use the profiles of another space of this model, if its devices are the same."""
+        """Share the profile cache of another space of the same model.
+
+        It is shared only if both spaces have the same device types.
+        """
         if other.devices == self.devices:
             self._profiles = other._profiles
 

@@ -16,7 +16,10 @@ Bounded = tuple[float, Node]
 
 
 class CandidateSource(Protocol[Node]):
-    """Candidates of one search, and the best of them so far."""
+    """Interface of the problem that branch and bound searches.
+
+    The methods order, prune and branch nodes. An implementation keeps the best candidate found so far.
+    """
 
     def order(self, bound_s: float, node: Node) -> tuple[float, ...]:
         """Sort key of a waiting node.

@@ -101,9 +101,9 @@ class DeviceSet:
 
 
 def left_out(cluster: Cluster) -> str:
-    """Sentence about devices that plans with swaps leave out; empty if all or none.
+    """Sentence about the devices without known host memory.
 
-    These devices have no known host memory.
+    Plans with swaps leave them out. Empty if every device has known host memory, or none has.
     """
     others = [cluster.node_of(d).device_type for d in range(cluster.devices) if not cluster.host_bytes(d)]
     if not 0 < len(others) < cluster.devices:

@@ -118,8 +118,9 @@ class WaveTrial:
 
     Attributes:
         waves: number of waves.
-        iteration_s: seconds of an iteration; None if so many waves do not run.
-        stretch: share by which an iteration is longer than with one wave; infinite if so many do not run.
+        iteration_s: seconds of an iteration; None if this number of waves cannot run.
+        stretch: increase of an iteration's time relative to one wave (0.1: 10 % longer); infinite if this number of
+            waves cannot run.
     """
 
     waves: int

@@ -65,7 +65,8 @@ class BlockCall:
 def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
     """Return the first call of each repeated block of a model, by path of the block.
 
-    Blocks are the outermost modules with a numbered name and at least two matrices. The model runs twice.
+    Blocks are the outermost modules with a path that ends in a digit (such as "layers.3") and with at least two linear
+    or embedding layers. The model runs twice.
 
     Arguments:
         args, kwargs: arguments of the model.
@@ -140,7 +141,10 @@ def _has_gradient(x: Any) -> bool:
 
 
 def _candidates(model: nn.Module) -> list[str]:
-    """Paths of outermost modules with a numbered name and at least two matrices."""
+    """Paths of a model's repeated blocks.
+
+    These are the outermost modules with a path that ends in a digit and with at least two linear or embedding layers.
+    """
     found: list[str] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in found)

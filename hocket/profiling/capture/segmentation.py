@@ -221,7 +221,11 @@ def _begun(trace: RecordedGraph, index: int, unit: int) -> LayerDraft:
 
 
 def _with_next(graph: LiveGraph, segments: list[LayerDraft]) -> list[LayerDraft]:
-    """Join operations between modules to the next module if only that one uses them."""
+    """Join some segments to the segment that follows each of them.
+
+    Two kinds are joined: operations between modules with results that only the next segment reads; and segments that
+    only write buffers.
+    """
     home = {i: k for k, s in enumerate(segments) for i in s.nodes}
     readers: list[set[int]] = [set() for _ in segments]
     for k, segment in enumerate(segments):

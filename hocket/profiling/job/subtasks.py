@@ -110,7 +110,10 @@ def decomposed(job: Job) -> Job:
 
 
 def _large(job: Job) -> dict[str, int]:
-    """Return the paths of the layers to split, with their numbers of subtasks."""
+    """Number of subtasks of each linear layer above `subtask_bytes`, by path.
+
+    Layers with tied weights are left out. Empty if there is no such layer, or if the job has no `subtask_bytes`.
+    """
     if job.subtask_bytes is None:
         return {}
     users: dict[int, int] = {}

@@ -29,8 +29,8 @@ def update_s(trace: Trace, moved_s: np.ndarray | None = None) -> float:
     Between two segments of a run, a checkpoint is made. That time does not count.
 
     Arguments:
-        moved_s: other ends of the events, shape (events,). The selection and order of the updates follow from the
-            trace's own ends.
+        moved_s: ends of the events to measure between, in place of the trace's own, in seconds; shape (events,). The
+            trace's own ends still select and order the updates.
 
     Returns:
         nan if no stage has two updates in a segment.

@@ -32,9 +32,9 @@ _TIGHT_S = 2e-4  # a transfer that begins sooner than this after the previous on
 
 
 def ends_without_waits(trace: Trace) -> np.ndarray:
-    """End of each event in seconds, if no thread had waited for a core.
+    """End of each event in seconds, in a replay without waits for cores.
 
-    Only waits for cores that other processes used are removed.
+    Waits for cores that other processes used are removed. Waits for threads of the same process stay.
 
     Returns:
         Array of shape (events,).

@@ -31,7 +31,8 @@ class CheckpointManager:
     Every worker has a manager and makes the same calls.
 
     Attributes:
-        path: newest checkpoint of this run, or the checkpoint from which it resumed; None without any.
+        path: last checkpoint that this run saved. Before the first save: the checkpoint from which the run resumed, or
+            None.
     """
 
     def __init__(

@@ -156,8 +156,8 @@ def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> lis
     """Choose workers for each request; the result has the order of the requests.
 
     Arguments:
-        wishes: requests for workers of one type, as PlacementRequest; their sum must not exceed the available
-            workers.
+        wishes: tuples (need, spread, before) with the fields of PlacementRequest, all for one worker type. The sum of
+            `need` must not exceed the number of workers that are up.
         there: numbers of the workers that are up; worker w is on server w // per_server.
     """
     servers = _Servers(there, per_server)

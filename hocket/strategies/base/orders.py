@@ -56,10 +56,10 @@ def stage_on(stages: Stages, device: int) -> int:
 
 
 def own(stages: Stages, stage: int, device: int, microbatches: range) -> list[int]:
-    """Microbatches of a range that one replica of a stage runs, ascending.
+    """Microbatches, of the given ones, that one replica of a stage runs, ascending.
 
     Arguments:
-        device: the replica.
+        device: device number of the replica.
     """
     return [m for m in microbatches if stages[stage].device(m) == device]
 

@@ -22,7 +22,10 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage on each device, and a microbatch for each replica."""
+    """Return why a synchronous pipeline cannot run, or None if it can.
+
+    It needs one stage on each device, and at least one microbatch for each replica.
+    """
     return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches)))
 
 

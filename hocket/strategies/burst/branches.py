@@ -126,7 +126,10 @@ def _shared(parts: int, widths: tuple[int, ...], budget: int) -> np.ndarray:
 def _divisions(parts: int, widths: tuple[int, ...], budget: int) -> Iterator[tuple[int, ...]]:
     """Yield all divisions of `budget` devices into `parts` sets.
 
-    The last set has as many devices as the others leave.
+    The last set has the largest size in `widths` that the other sets leave room for.
+
+    Arguments:
+        widths: possible sizes of a set, ascending.
 
     Yields:
         For each set an index into `widths`.

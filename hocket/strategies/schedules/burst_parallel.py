@@ -23,7 +23,10 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require that each replica runs an equal share of the batch as one forward."""
+    """Return why burst parallelism cannot run, or None if it can.
+
+    Each replica of a stage must run an equal share of the batch as one forward.
+    """
     for s, stage in enumerate(stages):
         count = len(stage.devices)
         if microbatches % count:

@@ -13,7 +13,10 @@ from hocket.strategies.base.synchronous import compile_batches, rule
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage, and at least one microbatch for each replica."""
+    """Return why data parallelism cannot run, or None if it can.
+
+    It needs exactly one stage, and at least one microbatch for each replica.
+    """
     single = None if len(stages) == 1 else f"{len(stages)} stages; data parallelism has one"
     return reasons((single, enough_microbatches(stages, microbatches)))
 

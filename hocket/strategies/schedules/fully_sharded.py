@@ -17,7 +17,10 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require all stages (FSDP units) on the same devices, each with a microbatch."""
+    """Return why `fully_sharded` cannot run, or None if it can.
+
+    All stages (FSDP units) must be on the same devices, with at least one microbatch for each replica.
+    """
     devices = stages[0].devices
     apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
     other = f"stage {apart} is on other devices than stage 0; all units must be on the same devices" if apart else None

@@ -45,7 +45,9 @@ OPTIONS: dict[str, Option] = {
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require stages on the devices that the mode allows, and suitable options.
+    """Return why Harmony cannot run, or None if it can.
+
+    These conditions must hold:
 
     - In data mode all stages are on the same devices, in pipeline mode each stage is on one device.
     - The option `forward` needs data mode, and its numbers add up to the number of stages.

@@ -16,10 +16,11 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require interleaved stages, equally many replicas and a divisible batch.
+    """Return why the interleaved schedule cannot run, or None if it can.
 
-    With depth p, stage s must be on the devices of stage s mod p, and there must be at least 2 p stages. The number of
-    microbatches of a batch must be a multiple of p times the replicas of a stage.
+    With depth p, stage s must be on the devices of stage s mod p, and there must be at least 2 p stages. All stages
+    must have equal numbers of replicas. The number of microbatches of a batch must be a multiple of p times the
+    replicas of a stage.
     """
     depth, chunks = rounds(stages)
     width = len(stages[0].devices)

@@ -42,7 +42,10 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage on each device, and 1 to NOAM inputs in flight."""
+    """Return why PipeDream cannot run, or None if it can.
+
+    It needs one stage on each device. The option `in_flight`, if given, must be from 1 to NOAM.
+    """
     in_flight, wrong = options.get("in_flight"), None
     if in_flight is not None and in_flight < 1:
         wrong = f"in_flight is {in_flight}; at least one input must be in flight"

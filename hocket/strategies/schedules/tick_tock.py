@@ -49,9 +49,10 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require two equal waves on the same devices, and equally many microbatches.
+    """Return why tick-tock cannot run, or None if it can.
 
-    Each replica of each wave must have the same number of microbatches. Sharding is refused.
+    It needs two equal stages (waves) on the same devices, without sharding. Each replica of each wave must have the
+    same number of microbatches.
     """
     return reasons((_waves(stages), _turns(stages, microbatches)))
 

@@ -31,10 +31,11 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require one stage on each device, and m >= p microbatches in a batch.
+    """Return why 2BW cannot run, or None if it can.
 
-    p is the number of inputs in flight. With m >= p, at most one update happens between an input's first forward and
-    its last backward.
+    It needs one stage on each device, at least one microbatch for each replica, and m >= p. m is the number of
+    microbatches in a batch, p the number of microbatches in flight on the first stage, over all its replicas. With
+    m >= p, at most one update happens between an input's first forward and its last backward.
     """
     ahead = orders.warmup(stages)[0] * len(stages[0].devices)
     few = (

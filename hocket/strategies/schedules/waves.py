@@ -22,9 +22,10 @@ from hocket.util.units import show_count
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Require rotated devices, and equally many microbatches for every wave.
+    """Return why waves cannot run, or None if they can.
 
-    With N devices, wave r of partition (stage) s must be on device (r + s) mod N.
+    With N devices, wave r of partition (stage) s must be on device (r + s) mod N. All waves must have the same number
+    of microbatches.
     """
     waves = len(stages[0].devices)
     if ring_of([stage.devices for stage in stages]) is None:

@@ -186,7 +186,7 @@ class _Nursery:
             self._socket.close()
 
     def _hear(self) -> None:
-        """Read all messages of the server."""
+        """Receive the pending messages of the fork server, without waiting."""
         with self._lock, suppress(OSError):  # no more messages, or the socket is closed
             while block := self._socket.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT):
                 said = json.loads(block)

@@ -64,11 +64,12 @@ class TypeBound:
         return cls(figures.blocks, block_s, first_s, last_s, step_s, first_step_s, call_s)
 
     def seconds(self, runs: Sequence[StageRun], microbatches: int, mesh: ParallelLayout) -> float:
-        """Lower bound in seconds of a layout with its stages on these runs, in order.
+        """Lower bound of a layout's iteration time in seconds.
 
         Arguments:
-            runs: runs of stages, in pipeline order.
+            runs: the layout's stages, in pipeline order, as runs of consecutive stages on one device type.
             microbatches: microbatches of the batch, for all replicas together.
+            mesh: the layout. Only its schedule, chunks and sharding are read.
         """
         head, tail = runs[0], runs[-1]
         ends = self.first_s[head.kind] / self.block_s[head.kind] + self.last_s[tail.kind] / self.block_s[tail.kind]

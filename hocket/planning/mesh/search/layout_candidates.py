@@ -56,7 +56,10 @@ Nodes = Iterator[Bounded[WaitingLayout]]
 
 
 class LayoutCandidates:
-    """Parallel layouts of an analytic model: a `CandidateSource`."""
+    """Search over the layouts that are offered to it.
+
+    This is the `CandidateSource` for analytic models.
+    """
 
     def __init__(self, ceiling_s: float, slack: float) -> None:
         """Begin a search.

@@ -230,7 +230,13 @@ class _BlockSearch:
         return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
 
     def _owners(self, paths: tuple[str, ...]) -> list[str]:
-        """Paths of the modules around some linear layers, up to their common ancestor."""
+        """Paths of the modules that contain some linear layers.
+
+        They go from each layer's parent to the layers' common ancestor, which is included.
+
+        Arguments:
+            paths: paths of the layers.
+        """
         chains = [list(_around(path)) for path in paths]
         common = max(set.intersection(*map(set, chains)), key=len)
         return list(dict.fromkeys(path for one in chains for path in one if len(path) >= len(common)))

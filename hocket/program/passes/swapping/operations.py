@@ -68,7 +68,7 @@ class Operations:
         return self._all[number]
 
     def end_of_task(self, number: int) -> int:
-        """Number of the last operation of an operation's task."""
+        """Number of the last operation in the task of operation `number`."""
         return self._ends[number]
 
     def next_use(self, value: Value, number: int) -> int:

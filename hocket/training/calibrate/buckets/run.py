@@ -103,11 +103,14 @@ def noted(
 def _steps(
     records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]
 ) -> Iterator[OverlapStep]:
-    """Yield the last backward of each update, with the update's all-reduces.
+    """Yield one OverlapStep for each update, in order.
+
+    A step has the last backward before the update, the gradients that arrived during this backward, and the update's
+    all-reduces.
 
     Arguments:
         records: instructions with (begin, end) in seconds, in any order.
-        arrivals: (parameter name, time of its gradient in seconds).
+        arrivals: (parameter name, time of its gradient in seconds), on the same clock.
     """
     backwards = sorted(times for i, times in records if i.kind is Kind.BACKWARD)
     sums: dict[int, dict[int, tuple[float, float]]] = {}
