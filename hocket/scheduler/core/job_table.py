@@ -129,20 +129,24 @@ class JobTable:
         self._free += sorted(self._left, reverse=True)
         self._left.clear()
 
-    def count_isolated(self, workers: np.ndarray) -> None:
+    def count_isolated(self, workers: np.ndarray, counts: np.ndarray) -> None:
         """Update `isolated_s` for the steps since the last update.
 
-        Adds the time these steps would have needed on one n-th of the workers.
+        Adds the time these steps would have needed on one n-th of the workers, as in policies/isolated.py: n counts
+        the jobs that can run, and a job's share of a type with too few workers for it is lost.
 
         Arguments:
-            workers: number of workers by column; 0 for columns to ignore.
+            workers: number of workers by column.
+            counts: mask of the columns to run on, one for each type.
         """
         slots = self.slots()
         done, rate = self._counted[slots] - self.remaining_steps[slots], self._rate[slots]
         self.isolated_s[slots] += np.divide(done, rate, out=np.zeros(len(slots)), where=rate > 0)
-        share = workers / (len(slots) * self.need[slots, None])
+        need, steps = self.need[slots, None], self.throughputs[slots]
+        able = (steps > 0) & (need <= workers)
+        share = np.where(counts, workers, 0) / (max(1, int(able.any(axis=1).sum())) * need)
         share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-        self._rate[slots] = (share * self.throughputs[slots]).sum(axis=1)
+        self._rate[slots] = (np.where(able, share, 0.0) * steps).sum(axis=1)
         self._counted[slots] = self.remaining_steps[slots]
 
     def isolated(self) -> tuple[np.ndarray, ...]:

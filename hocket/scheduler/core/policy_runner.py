@@ -78,7 +78,7 @@ class PolicyRunner:
         if not roster.slot or not self.due(now_s):
             return None, ""
         counted = roster.isolated()
-        roster.count_isolated(np.where(floor.consolidated, floor.workers[floor.type_of], 0))
+        roster.count_isolated(floor.workers[floor.type_of], floor.consolidated)
         try:
             return self.policy(self.snapshot(roster, floor, now_s)), ""
         except SolverTrouble as trouble:

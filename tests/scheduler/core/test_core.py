@@ -43,6 +43,7 @@ from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.policies import max_min_fairness
+from hocket.scheduler.policies.isolated import isolated_times
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
 from tests.scheduler.helpers.drive import Driver, cluster, driver, even, fixed
 from tests.tiers import examples
@@ -560,6 +561,33 @@ def test_a_policy_is_told_what_happened() -> None:
     assert last.throughputs.tolist() == [[1.0, 3.0], [1.0, 1.0]]
     assert last.workers.tolist() == [1, 2]
     assert [active.isolated_s for active in last.jobs] == [360.0, 0.0]  # half of four workers is more than it can use
+
+
+@pytest.mark.parametrize("others", [(), ("eight",)])
+def test_isolated_time_is_that_of_the_isolated_policy(others: tuple[str, ...]) -> None:
+    """Steps done count with the rates of isolated_times, the reference of finish-time fairness.
+
+    A job of four workers cannot use its share of three workers, and a job of eight that runs nowhere has no share.
+    """
+    seen: list[Snapshot] = []
+
+    def policy(snapshot: Snapshot) -> Allocation:
+        seen.append(snapshot)
+        return even(snapshot)
+
+    drive = driver((4, 3), policy)
+    one(drive, "four", scale=4, steps=1000.0)
+    one(drive, "one", steps=1000.0)
+    for name in others:
+        one(drive, name, scale=8)
+    drive.rounds(1)
+    drive.tell(Progressed(("four", "one"), (640.0, 700.0)), 360.0)
+    one(drive, "new")
+    drive.rounds(1)
+    rate = (isolated_times(seen[0]) * seen[0].throughputs).sum(axis=1)
+    told = [active.isolated_s for active in seen[1].jobs]
+    assert told[:2] == pytest.approx([360.0 / rate[0], 300.0 / rate[1]])
+    assert set(told[2:]) == {0.0}
 
 
 def test_sharing_that_was_measured_counts_both_ways() -> None:
