@@ -176,8 +176,8 @@ class ProfiledCandidates:
         forwards = period_forwards(candidate.stages, candidate.microbatches)
         if forwards > MAX_FORWARDS:
             return RefusalReason(
-                f"with these numbers of replicas the schedule repeats only after {forwards // len(shapes)} microbatches; "
-                f"programs of more than {MAX_FORWARDS} forwards are not considered"
+                f"with this batch and these replicas the schedule repeats only after {forwards // len(shapes)} "
+                f"microbatches; programs of more than {MAX_FORWARDS} forwards are not considered"
             )
         too_much = self._beyond(name, candidate, self._bounds.quick_s(candidate))
         return too_much or too_large(self._space.cluster, self._bounds.peak_bytes(name, shapes, candidate), "at least ")

@@ -121,11 +121,7 @@ class _Width:
         """Search the candidates of every strategy, or the baselines of a swap policy."""
         began = clock()
         profile, cluster, request = self.profile, self.cluster, self.request
-        largest = profile.microbatch_sizes[-1]
-        if request.batch_size > MAX_FORWARDS * largest:  # beyond it, neither schedules nor figures are meaningful
-            expected = f"at most {MAX_FORWARDS * largest}, {MAX_FORWARDS} microbatches of the largest that was measured"
-            step = "Profile larger microbatches with `hocket profile -b`."
-            raise InputError("batch_size", str(request.batch_size), expected, step)
+        _check_length(self.space)
         chosen = considered(request.strategies, request.synchronous, members(), searched())
         if request.swap is not None:
             baselines = self._baselines(request.swap, progress)
@@ -207,6 +203,17 @@ class _Width:
             raise InputError("swap", "tensor-parallel groups", "single devices, since groups do not swap")
         names = self.request.strategies or BASELINES
         return within(plans_with_virtual_memory(space, names, policy, self.path, progress), self.tolerance)
+
+
+def _check_length(space: SearchSpace) -> None:
+    """Refuse a batch of so many microbatches that neither schedules nor figures are meaningful."""
+    largest = max(space.microbatch_sizes or space.profile.microbatch_sizes)
+    if space.batch_size > MAX_FORWARDS * largest:
+        origin, step = "measured", "Profile larger microbatches with `hocket profile -b`."
+        if space.microbatch_sizes:
+            origin, step = "named", "Name a larger microbatch size, or none for the profile's."
+        expected = f"at most {MAX_FORWARDS * largest}, {MAX_FORWARDS} microbatches of the largest that was {origin}"
+        raise InputError("batch_size", str(space.batch_size), expected, step)
 
 
 def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:

@@ -35,7 +35,7 @@ class SearchSpace:
 
     Attributes:
         batch_size: samples of one update.
-        microbatch_sizes: microbatch sizes to try; by default the profile's sizes up to the batch size.
+        microbatch_sizes: microbatch sizes to try; by default a choice of the profile's (`sizes`).
         bucket_bytes: size at which a gradient bucket closes.
         rebuckets: True if plans may later get other buckets and communication threads (planning/buckets/assign.py).
             Lower bounds then hold for all buckets and threads.
@@ -64,10 +64,16 @@ class SearchSpace:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Microbatch sizes to try; the batch size if no given size is possible."""
-        given = self.microbatch_sizes or self.profile.microbatch_sizes
-        fitting = tuple(b for b in given if b <= self.batch_size and ceil(self.batch_size / b) <= MAX_MICROBATCHES)
-        return fitting or (self.batch_size,)
+        """Microbatch sizes to try: the given ones, or else a choice of the profile's.
+
+        Profiled sizes that give more than `MAX_MICROBATCHES` microbatches are left out, except the largest if no other
+        is left: a larger microbatch was never measured. If even the smallest exceeds the batch, it is the batch size.
+        """
+        if self.microbatch_sizes:
+            return self.microbatch_sizes
+        fitting = tuple(b for b in self.profile.microbatch_sizes if b <= self.batch_size) or (self.batch_size,)
+        few = tuple(b for b in fitting if ceil(self.batch_size / b) <= MAX_MICROBATCHES)
+        return few or (max(fitting),)
 
     @cached_property
     def straight(self) -> "tuple[Candidate, ...]":

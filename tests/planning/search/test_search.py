@@ -349,6 +349,19 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
     two = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
     with pytest.raises(InputError, match="batch_size: found 99999999; expected at most 32768"):
         search(profile, two, PlanRequest(99_999_999))
+    with pytest.raises(InputError, match=r"batch_size: found 8193; expected at most 8192, .* that was named"):
+        search(profile, two, PlanRequest(8193, microbatch_sizes=(1,)))
+
+
+@pytest.mark.parametrize(("batch_size", "sizes", "expected"), [(520, (), 8), (1024, (), 8), (128, (1,), 1)])
+def test_a_long_batch_is_divided(batch_size: int, sizes: tuple[int, ...], expected: int) -> None:
+    """A batch of more than 64 microbatches uses all devices, with microbatches as measured or as named."""
+    profile = chain(6, forward_s=1e-3, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")
+    found = search(profile, CLUSTER, PlanRequest(batch_size, microbatch_sizes=sizes))
+    plan = found.best.plan
+    assert plan.microbatch_size == expected
+    assert {d for stage in plan.stages for d in stage.devices} == set(range(CLUSTER.devices))
+    assert not any("were not measured" in note for note in found.notes)
 
 
 def test_who_clips_gets_strategies_that_can() -> None:

@@ -159,13 +159,22 @@ def test_replicas_without_common_factors() -> None:
 def test_microbatch_sizes() -> None:
     """Microbatch sizes are those of the profile that fit the batch.
 
-    They give at most `MAX_MICROBATCHES` microbatches. Without such a size the whole batch is one microbatch.
+    They give at most `MAX_MICROBATCHES` microbatches, except the largest if all give more. If no size fits, the whole
+    batch is one microbatch.
     """
+    profile = chain(2, microbatch_sizes=(2, 4, 8), device_type="cpu-core")
+    assert space(profile, batch_size=4).sizes == (2, 4)
+    assert space(profile, batch_size=4 * MAX_MICROBATCHES).sizes == (4, 8)
+    assert space(profile, batch_size=8 * MAX_MICROBATCHES + 1).sizes == (8,)
+    assert space(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (8,)
+    assert space(profile, batch_size=1).sizes == (1,)
+
+
+def test_given_microbatch_sizes_are_kept() -> None:
+    """Sizes that the user gives are tried, whatever the number of microbatches."""
     profile = chain(2, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")
-    assert space(profile, batch_size=4).sizes == (1, 2, 4)
-    assert space(profile, batch_size=2 * MAX_MICROBATCHES).sizes == (2, 4, 8)
-    assert space(profile, batch_size=100 * MAX_MICROBATCHES).sizes == (100 * MAX_MICROBATCHES,)
     assert SearchSpace(profile, cluster(2), 8, (3,)).sizes == (3,)
+    assert SearchSpace(profile, cluster(2), 2 * MAX_MICROBATCHES, (1, 2)).sizes == (1, 2)
 
 
 @pytest.mark.parametrize(
