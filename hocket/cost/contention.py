@@ -236,7 +236,7 @@ class Collocation:
             if not getattr(self, name) >= 1:
                 raise InputError(name, str(getattr(self, name)), ">= 1: a factor on the time without background job")
         if self.outstanding < 1:
-            raise InputError("outstanding", str(self.outstanding), "at least one launch")
+            raise InputError("outstanding", str(self.outstanding), "at least 1 background launch")
         if self.launch_s is not None and not self.launch_s > 0:
             raise InputError("launch_s", str(self.launch_s), "seconds > 0")
         if not 0 < self.least_share <= 1:

@@ -185,7 +185,10 @@ class Tensor:
         if any(not self.source < target < layers for target in self.targets):
             raise InputError(f"{where}.targets", str(self.targets), f"layers after {self.source}, below {layers}")
         if not -1 <= self.gradient_until <= self.source:
-            raise InputError(f"{where}.gradient_until", str(self.gradient_until), f"-1 to {self.source}")
+            expected = (
+                f"-1 (the gradient has its own storage), or a layer index up to {self.source}, the tensor's source"
+            )
+            raise InputError(f"{where}.gradient_until", str(self.gradient_until), expected)
         if any(not first <= layer < layers for layer in self.kept_by):
             raise InputError(f"{where}.kept_by", str(self.kept_by), f"layers from {first} on, below {layers}")
 

@@ -66,7 +66,7 @@ def rules_of(
     if launch_ms is not None and not launch_ms > 0:
         raise InputError("--launch-ms", f"{launch_ms:g}", "milliseconds > 0")
     if outstanding < 1:
-        raise InputError("--outstanding", str(outstanding), "at least one launch")
+        raise InputError("--outstanding", str(outstanding), "at least 1 background launch")
     if slowdown_limit is not None and not slowdown_limit >= 1:
         raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: a factor on the time without background job")
     return Collocation(

@@ -176,8 +176,8 @@ def plan(
         of_sizes["--sequence-parallel"] = sequence_parallel
         for name, value in of_sizes.items():
             if value or value is False:
-                expected = "an analytic model: the layers of a profile are already measured"
-                raise InputError(name, "a profile", expected, _GROUPS if name in _OF_GROUPS else "")
+                expected = "it only with an analytic model: a profile's measured layers cannot be changed by it"
+                raise InputError(name, "this option with a profile", expected, _GROUPS if name in _OF_GROUPS else "")
         members = {path: ModelProfile.read(path) for path in tensor_profile or ()}
         for path, one in members.items():
             if one.tensor == 1:

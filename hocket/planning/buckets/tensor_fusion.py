@@ -43,7 +43,7 @@ class ReadyGradients:
                 if not 0 <= figure < float("inf"):
                     raise InputError(f"gradients.{name}.{i}", str(figure), "a number that is not below zero")
         if not (sum(self.sizes_bytes) > 0 and sum(self.computes_s) > 0):
-            raise InputError("gradients", "0 bytes or 0 seconds in total", "bytes and seconds above 0")
+            raise InputError("gradients", "gradients of 0 bytes, or a backward of 0 s", "a total above 0 for both")
 
 
 @dataclass(frozen=True)

@@ -129,16 +129,16 @@ class _Played:
         made = called(PLACE, self._job.lr_schedule, self._optimizer)  # type: ignore[arg-type]
         if isinstance(made, ReduceLROnPlateau) or not isinstance(made, LRScheduler):
             found = f"a {type(made).__name__}" + (
-                ", which follows the loss" if isinstance(made, ReduceLROnPlateau) else ""
+                ", which depends on the loss" if isinstance(made, ReduceLROnPlateau) else ""
             )
-            expected = "a torch scheduler that follows the step, from a function of `optimizer`"
+            expected = "a torch scheduler that depends only on the step, from a function of `optimizer`"
             hint = "For a function of the step, give its argument another name: lambda step: min(1, step / 100)."
             if isinstance(made, ReduceLROnPlateau):
                 hint = "The loss is known on one worker only, and later than the step: let the rate depend on the step number."
             raise InputError(PLACE, found, expected, hint)
         if made.optimizer is not self._optimizer:
             raise InputError(
-                PLACE, "a scheduler of another optimizer", "one of the optimizer that the function is given"
+                PLACE, "a scheduler of another optimizer", "a scheduler of the optimizer that is passed to the function"
             )
         self._scheduler, self._seen = made, dict[int, Values]()
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # otherwise a scheduler warns if its step comes first

@@ -56,7 +56,7 @@ def _polynomial(
     step: int, lr: float, *, steps: int, warmup_steps: int = 0, lr_end: float = 1e-7, power: float = 1.0
 ) -> float:
     if not lr > lr_end:
-        raise InputError(PLACE, f"lr_end={lr_end}, of an optimizer with lr={lr}", "an end below the optimizer's rate")
+        raise InputError(PLACE, f"lr_end={lr_end}, but the optimizer has lr={lr}", "lr_end below lr")
     if step < warmup_steps:
         return _rising(step, warmup_steps)
     if step > steps or steps == warmup_steps:
@@ -161,7 +161,7 @@ def _least(lr: float, min_lr: float | None, min_lr_rate: float | None) -> float:
     if min_lr is None:
         return min_lr_rate or 0.0
     if not lr > 0:
-        raise InputError(PLACE, f"min_lr={min_lr}, of an optimizer with lr={lr}", "an optimizer with lr > 0")
+        raise InputError(PLACE, f"min_lr={min_lr}, but the optimizer has lr={lr}", "an optimizer with lr > 0")
     return min_lr / lr
 
 
@@ -204,8 +204,10 @@ class NamedSchedule:
         arguments = {} if isinstance(given, str) else dict(given)
         name = given if isinstance(given, str) else arguments.pop("name", None)
         if name in _BY_LOSS:
-            found = f"{name!r}, whose rate follows the loss"
-            raise InputError(PLACE, found, "a schedule that follows the step", f"One of {', '.join(SCHEDULES)}.")
+            found = f"{name!r}, whose rate depends on the loss"
+            raise InputError(
+                PLACE, found, "a schedule that depends only on the step", f"One of {', '.join(SCHEDULES)}."
+            )
         if name not in SCHEDULES:
             hint = nearest(str(name), SCHEDULES) if name is not None else 'Write {"name": "cosine", "steps": 1000}.'
             found = "a dictionary without `name`" if name is None else repr(name)

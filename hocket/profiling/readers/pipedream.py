@@ -170,5 +170,5 @@ def _kahn(path: str | Path, nodes: dict[str, _Node], targets: dict[str, set[str]
                 heapq.heappush(ready, rank(target))
     if len(order) < len(nodes):
         stuck = min((n for n in nodes if n not in set(order)), key=rank)
-        raise InputError(str(path), f"a cycle through or before {stuck!r}", "a graph without cycles")
+        raise InputError(str(path), f"a cycle that contains {stuck!r} or leads to it", "a graph without cycles")
     return order

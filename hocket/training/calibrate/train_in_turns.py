@@ -126,7 +126,7 @@ def train_in_turns(
     spec, given = turns.spec(plans), Options(steps, **options)
     for name in ("checkpoint", "drawing", "host_link_bytes_per_s"):
         if getattr(given, name) is not None:
-            raise InputError(name, str(getattr(given, name)), "no value: training in turns compares plans only")
+            raise InputError(name, str(getattr(given, name)), "None: training in turns does not support this option")
     made = job if isinstance(job, Job) else check_job_file(job)
     shown = listener or Quiet()
     collectors = _Collectors([Collector(plan, Quiet()) for plan in plans], on_turn)

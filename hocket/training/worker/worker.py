@@ -110,7 +110,10 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
                 recording.add(engine.records, periods)
             steps = pace.steps(periods)
             if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
-                raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
+                raise InternalError(
+                    f"a segment of {periods} program periods ended at sample {engine.position}, not at the expected end "
+                    "of a step"
+                )
             if options.on_nan != "go":
                 newest = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
                 check_guards(engine, board, watched, newest)
@@ -124,7 +127,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
                 break
         peak_bytes = engine.peak_memory_bytes
         if options.trace is not None and recording is not None:
-            meta: dict[str, Any] = {"source": "measured", "program": program.name}
+            meta: dict[str, Any] = {"source": "measured", "program": program.name, **plan.trace_meta}
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor
             write_trace(Path(options.trace), recording, board, meta, peak_bytes, engine.memory_course)

@@ -127,7 +127,7 @@ def test_the_last_bucket_has_nothing_beside_it() -> None:
         (lambda g: allocate(g, V100, (1,)), "the last 2"),
         (lambda g: ReadyGradients((1.0,), ()), "one time for each size"),
         (lambda g: ReadyGradients((-1.0,), (1.0,)), "gradients.sizes_bytes.0"),
-        (lambda g: ReadyGradients((0.0,), (1.0,)), "0 bytes or 0 seconds"),
+        (lambda g: ReadyGradients((0.0,), (1.0,)), "gradients of 0 bytes, or a backward of 0 s"),
     ],
 )
 def test_wrong_questions(wrong, told: str) -> None:  # type: ignore[no-untyped-def]

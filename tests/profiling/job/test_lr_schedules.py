@@ -99,12 +99,12 @@ def test_names_are_those_of_transformers(name: str, ours: dict[str, Any], theirs
 
 
 def test_every_name_of_transformers_is_here_or_refused_with_the_reason() -> None:
-    """Every name of transformers is known, or refused because it follows the loss."""
+    """Every name of transformers is known, or refused because it depends on the loss."""
     transformers = pytest.importorskip("transformers")
     assert {name for name, _, _ in NAMED} == set(SCHEDULES)
     for kind in transformers.SchedulerType:
         if kind.value not in SCHEDULES:
-            with pytest.raises(InputError, match=f"'{kind.value}', whose rate follows the loss"):
+            with pytest.raises(InputError, match=f"'{kind.value}', whose rate depends on the loss"):
                 NamedSchedule.read(kind.value)
 
 
@@ -221,14 +221,14 @@ def test_what_is_no_schedule(given: Any, told: str) -> None:
         (lambda optimizer: 0.5, "found a float; expected a torch scheduler"),
         (
             lr_scheduler.ReduceLROnPlateau,
-            "a ReduceLROnPlateau, which follows the loss.* let the rate depend on the step",
+            "a ReduceLROnPlateau, which depends on the loss.* let the rate depend on the step",
         ),
         (lambda opt: lr_scheduler.StepLR(opt, 3), "int is not an Optimizer.* Name the first argument .* `optimizer`"),
         (
             lambda optimizer: lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))]), 3),
             "of another optimizer",
         ),
-        ({"name": "polynomial", "steps": 10, "lr_end": 5.0}, "an end below the optimizer's rate"),
+        ({"name": "polynomial", "steps": 10, "lr_end": 5.0}, "expected lr_end below lr"),
     ],
 )
 def test_a_schedule_that_does_not_go_with_the_optimizer(given: Any, told: str) -> None:

@@ -35,7 +35,11 @@ def read(versions: Iterable[tuple[str | Path, float]], cloud: str) -> tuple[Offe
     seen: set[float] = set()
     for path, when in sorted(versions, key=lambda version: version[1]):
         if when in seen:
-            raise InputError(f"{path}: moment", f"{when:.0f} s again", "one version per time")
+            raise InputError(
+                f"{path}: time in the file name",
+                f"{when:.0f} s, as in another file",
+                "one catalog version for each time",
+            )
         seen.add(when)
         listed = _read_version(path, cloud)
         for key, (kind, held, price, spot) in listed.items():

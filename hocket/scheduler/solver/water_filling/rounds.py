@@ -199,7 +199,7 @@ class Levels:
         """
         self._aim(np.array([0.0, 1.0]), float(self._row_lower[self._first_level :].max()))
         if not self._solve():
-            raise SolverTrouble(f"{self.place}: no solution of a program that is feasible")
+            raise SolverTrouble(f"{self.place}: the solver found no solution of a linear program that has one")
         short = 2 * float(self._solver.getSolution().col_value[_SHORT]) + TOLERANCE
         self._slack += short
         if self._slack > _MOST_SLACK:

@@ -98,7 +98,7 @@ def test_versions_that_contradict_each_other_are_refused(tmp_path: Path) -> None
     as well.
     """
     first = write(tmp_path / "a.csv", ROW)
-    with pytest.raises(InputError, match="one version per time"):
+    with pytest.raises(InputError, match="one catalog version for each time"):
         catalogue.read([(first, 1.0), (first, 1.0)], "aws")
     other = write(tmp_path / "b.csv", ROW.replace(",4.0,", ",8.0,"))
     with pytest.raises(InputError, match="8 v100"):
