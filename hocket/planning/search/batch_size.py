@@ -25,7 +25,7 @@ class Batches(Generic[F]):
     Attributes:
         best: the chosen plan.
         worth: by batch size, the value for the goal: samples per second, samples per dollar, or 1 / devices. None if
-            no plan fits. Empty if only one batch size was planned.
+            no plan fits, or no sub-cluster serves the goal. Empty if only one batch size was planned.
     """
 
     best: Planned[F]
@@ -36,8 +36,9 @@ class Batches(Generic[F]):
         """The chosen batch size, and the relative values of the others, in one line."""
         chosen = self.best.batch_size
         most = self.worth.get(chosen) or 1.0
+        without = "does not fit" if self.best.goal.objective == "time" else "misses the goal"
         others = ", ".join(
-            f"{batch} does not fit" if found is None else f"{batch} {found / most - 1:+.1%}"
+            f"{batch} {without}" if found is None else f"{batch} {found / most - 1:+.1%}"
             for batch, found in self.worth.items()
             if batch != chosen
         )
@@ -61,7 +62,8 @@ def batches(smallest: int, largest: int) -> tuple[int, ...]:
 def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]) -> Batches[F]:
     """Plan every batch size and choose the best.
 
-    If nothing fits at any batch size, the result for the smallest is chosen: its search explains why.
+    If nothing fits at any batch size, the result for the smallest is chosen: its search explains why. If no
+    sub-cluster serves the goal at some sizes, the others are chosen from.
 
     Arguments:
         smallest, largest: batch sizes.
@@ -69,10 +71,20 @@ def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]
 
     Raises:
         InputError: as `batches`, and as planning does.
+        RefusedError: planning refuses every batch size; the error is that of the smallest.
     """
-    found = {batch: planned(batch) for batch in batches(smallest, largest)}
-    worth = {batch: _worth(one) for batch, one in found.items()} if len(found) > 1 else {}
-    best, best_worth = smallest, 0.0
+    found: dict[int, Planned[F]] = {}
+    refused: list[RefusedError] = []
+    sizes = batches(smallest, largest)
+    for batch in sizes:
+        try:
+            found[batch] = planned(batch)
+        except RefusedError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    worth = {batch: _worth(found[batch]) if batch in found else None for batch in sizes} if len(sizes) > 1 else {}
+    best, best_worth = min(found), 0.0
     for batch, own in worth.items():
         if own is not None and own > best_worth * (1 + TIE):
             best, best_worth = batch, own

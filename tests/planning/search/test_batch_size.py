@@ -83,6 +83,22 @@ def test_what_does_not_fit_is_passed_over() -> None:
         _ = neither.best.worth
 
 
+def test_sizes_that_miss_the_goal_are_passed_over() -> None:
+    """A goal that some batch sizes miss is served by another; if all miss it, the smallest's error is given."""
+
+    def least(batch: int) -> Planned[Found]:
+        if batch < smallest:
+            raise RefusedError("plan", f"{batch} days", "completion in time")
+        return Planned(Goal("devices", 1e6, 1e9), batch, Found(1.0), whole(CLUSTER))
+
+    smallest = 16
+    chosen = best_batch(8, 32, least)
+    assert (chosen.best.batch_size, chosen.line) == (16, "batch: 16; others: 8 misses the goal, 32 +0.0%")
+    smallest = 64
+    with pytest.raises(RefusedError, match="found 8 days"):
+        best_batch(8, 32, least)
+
+
 @pytest.mark.slow
 def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None:
     """The written plan has the chosen batch.
