@@ -23,7 +23,7 @@ IN_16_BITS = Precision()
 class PlanRequest:
     """Request for a plan: a batch, and the candidates to consider for it.
 
-    Lists and sets are kept as tuples.
+    Lists and sets are kept as tuples, without repetitions.
 
     Attributes:
         batch_size: samples of one update.
@@ -69,7 +69,8 @@ class PlanRequest:
     def __post_init__(self) -> None:
         for name in ("strategies", "microbatch_sizes", "shards", "tensors", "recomputes", "sequence_parallel"):
             given = getattr(self, name)
-            object.__setattr__(self, name, tuple(sorted(given) if isinstance(given, set | frozenset) else given))
+            distinct = sorted(given) if isinstance(given, set | frozenset) else dict.fromkeys(given)
+            object.__setattr__(self, name, tuple(distinct))
         if self.batch_size < 1:
             raise InputError("batch_size", str(self.batch_size), ">= 1")
         for word in self.recomputes:

@@ -27,6 +27,11 @@ def test_lists_and_sets_are_kept_as_tuples() -> None:
     assert hash(request) == hash(PlanRequest(8, ("gpipe", "flush"), (1, 2, 4), tensors=(1, 2)))
 
 
+def test_repetitions_are_left_out() -> None:
+    """A size or strategy that is given twice is searched once."""
+    assert PlanRequest(8, ("gpipe", "gpipe"), (4, 2, 4)) == PlanRequest(8, ("gpipe",), (4, 2))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
