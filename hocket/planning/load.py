@@ -121,7 +121,7 @@ class LoadedPlan:
             trace, summary = predict(self.shown, self.profile, self.shown_cuts)
             told = {"excerpt": self.excerpt, "whole_iteration_s": self.predicted.iteration_s}
             whole = whole_summary(self.plan, self.profile, summary, self.shown, self.predicted)
-            return replace(trace, meta={**trace.meta, **told}), whole
+            return replace(trace, meta={**trace.meta, **self.plan.trace_meta, **told}), whole
 
     @contextmanager
     def _here(self) -> Iterator[None]:

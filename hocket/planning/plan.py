@@ -345,6 +345,15 @@ class Plan:
                 found[device] = server / cluster.levels[0].width
         return found
 
+    @property
+    def trace_meta(self) -> dict[str, Any]:
+        """Facts of the plan that its traces record, so that traces of two plans are never compared.
+
+        The name of a program has neither sizes nor the profile.
+        """
+        sizes = {"batch_size": self.batch_size, "microbatch_size": self.microbatch_size}
+        return sizes | ({"profile_digest": self.profile_digest} if self.profile_digest else {})
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the plan's text form."""

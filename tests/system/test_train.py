@@ -48,6 +48,7 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert summary.iteration_s > 0
     assert summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
     assert sorted(summary.peak_memory_bytes) == [0, 1]
+    assert chosen.trace_meta.items() <= read_trace(trace).meta.items(), "the trace says which plan ran"
     assert read_trace(trace).meta["peak_memory_bytes"] == {
         str(device): peak for device, peak in summary.peak_memory_bytes.items()
     }

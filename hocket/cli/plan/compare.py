@@ -13,6 +13,7 @@ from hocket.program.trace.chrome import read_trace
 
 if TYPE_CHECKING:
     from hocket.program.trace.error_parts import Parts
+    from hocket.program.trace.trace import Trace
 
 
 def compare(
@@ -20,7 +21,10 @@ def compare(
     measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
     json: Json = False,
 ) -> None:
-    """Compare a predicted trace with a measured trace, instruction by instruction."""
+    """Compare a predicted trace with a measured trace, instruction by instruction.
+
+    Traces of plans with other batch or microbatch sizes are refused.
+    """
     from hocket.cli.output.table import in_bytes, in_seconds, print_table
     from hocket.cli.output.tables import print_json
     from hocket.errors import InputError
@@ -37,6 +41,10 @@ def compare(
             "the predicted trace first, then the measured one",
             "Swap the two files.",
         )
+    for key in ("batch_size", "microbatch_size"):
+        if _differ(believed, real, key):
+            expected = f"{believed.meta[key]!r}, as in {predicted}"
+            raise InputError(f"{measured}: {key}", repr(real.meta[key]), expected, "Give two traces of one plan.")
     found = compare_traces(believed, real)
     if json:
         print_json(as_data(found) | {"parts": found.parts.as_data() if found.parts is not None else None})
@@ -77,9 +85,16 @@ def compare(
     excerpt = believed.meta.get("excerpt")
     if isinstance(excerpt, str):
         say(f"  the prediction shows an excerpt, {excerpt[:80]}; its update time is for the whole batch")
+    if _differ(believed, real, "profile_digest"):
+        print("  the prediction is from another profile than that of the plan that ran")
     left_out = real.meta.get("left_out")
     if isinstance(left_out, int) and left_out:
         print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
+
+
+def _differ(one: "Trace", other: "Trace", key: str) -> bool:
+    """True if two traces record different values; traces of earlier versions record no sizes and no profile."""
+    return key in one.meta and key in other.meta and one.meta[key] != other.meta[key]
 
 
 def print_parts(parts: "Parts") -> None:

@@ -149,7 +149,7 @@ def simulate(
     if background is not None:
         rules = collocating.rules_of(*sharing)
         both = collocating.collocated(opened, background, background_batch, rules)
-    real = _run_of(measured, report, opened.program.name) if measured else None
+    real = _run_of(measured, report, opened) if measured else None
     found, summary = opened.simulate()
     if trace:
         save_trace(found if both is None else both.trace, trace)
@@ -202,23 +202,23 @@ def simulate(
             print(f"wrote {path}")
 
 
-def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
+def _run_of(path: Path, report: Path | None, opened: "LoadedPlan") -> "Trace":
     """Read the trace of a run, for a report that compares it with the prediction.
 
     Arguments:
         report: file of the report; None raises an error.
-        program: name of the program that must have run.
+        opened: the plan that must have run. Traces of earlier versions record only the name of its program.
 
     Raises:
-        InputError: no report is written, or the trace is of another program.
+        InputError: no report is written, or the trace is of another plan.
     """
     from hocket.errors import InputError
 
     if report is None:
         raise InputError("--measured", "without --report", "both", "Add --report: the report shows the measured run.")
-    found = read_trace(path)
-    for key, expected in (("source", "measured"), ("program", program)):
-        told = found.meta.get(key)
+    found, facts = read_trace(path), opened.plan.trace_meta
+    for key, expected in {"source": "measured", "program": opened.program.name, **facts}.items():
+        told = found.meta.get(key, facts.get(key))
         if told != expected:
             raise InputError(f"{path}: {key}", repr(told), repr(expected), "Give the trace of a run of this plan.")
     return found

@@ -94,11 +94,10 @@ def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None
         group_bytes=group_bytes(plan, profile),
         overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
     )
-    trace = outcome.trace
+    meta = {**outcome.trace.meta, **plan.trace_meta}
     if waves(outcome.program.rule):
-        peaks = {str(device): size for device, size in summary.peak_memory_bytes.items()}
-        trace = replace(trace, meta={**trace.meta, "peak_memory_bytes": peaks})
-    return trace, summary
+        meta["peak_memory_bytes"] = {str(device): size for device, size in summary.peak_memory_bytes.items()}
+    return replace(outcome.trace, meta=meta), summary
 
 
 def _peaks(outcome: SimulationResult) -> dict[int, float]:

@@ -189,9 +189,10 @@ class _Player:
         pace = self._pace(turns.kernel_s)
         every = [fact for fact in board.share(pace) if fact]
         if self._recording is not None and turns.traces[self.number]:
-            meta: dict[str, Any] = {"source": "measured", "program": self._made.program.name}
-            if self._made.plan.tensor > 1:
-                meta["tensor"] = self._made.plan.tensor
+            plan = self._made.plan
+            meta: dict[str, Any] = {"source": "measured", "program": self._made.program.name, **plan.trace_meta}
+            if plan.tensor > 1:
+                meta["tensor"] = plan.tensor
             if every:
                 meta["pace"] = fmean(fact["pace"] for fact in every)
             path = Path(turns.traces[self.number])

@@ -59,6 +59,7 @@ def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
         assert all(slower >= turned.paces[d] for d, slower in turned.slower.items())
         trace = read_trace(path)
         assert trace.meta["pace"] == pytest.approx(turned.pace)
+        assert one.trace_meta.items() <= trace.meta.items()
         assert len(trace.segments_s) == 3
         # The other plan's turns and the kernel are no time of this one's trace: what lies between two turns is a meeting.
         assert sum(name.startswith("step") for name in map(trace.name, range(len(trace)))) >= 7 * len(one.stages)
