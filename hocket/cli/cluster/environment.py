@@ -23,7 +23,9 @@ Estimate = Annotated[
         help="Estimate throughputs of colocated jobs from this many measured pairs per job kind, refined while jobs run.",
     ),
 ]
-References = Annotated[int, typer.Option(min=1, help="With --estimate: job kinds with known colocated throughputs.")]
+References = Annotated[
+    int | None, typer.Option(min=1, help="With --estimate: job kinds with known colocated throughputs; default 13.")
+]
 Prices = Annotated[
     Path | None,
     typer.Option(
@@ -63,16 +65,27 @@ class World(NamedTuple):
     known_s: float = inf
 
 
-def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
+def estimating_of(pairs: int | None, references: int | None, seed: int) -> "Estimating | None":
     """Return the settings of the throughput estimator; None for no estimates.
 
     Arguments:
         pairs: pairs of jobs measured for each new kind of job; None if all colocated throughputs are known.
-        references: number of kinds of jobs with known colocated throughputs.
+        references: number of kinds of jobs with known colocated throughputs; None for the default.
+
+    Raises:
+        InputError: `references` is given for no estimates, at --references.
     """
+    from dataclasses import replace
+
+    from hocket.errors import InputError
     from hocket.scheduler.estimator.simulated_estimates import Estimating
 
-    return None if pairs is None else Estimating(references, pairs, seed=seed)
+    if pairs is None and references is not None:
+        raise InputError("--references", f"{references}, without --estimate", "estimates", "Add --estimate PAIRS.")
+    if pairs is None:
+        return None
+    found = Estimating(pairs=pairs, seed=seed)
+    return found if references is None else replace(found, references=references)
 
 
 def world_of(
@@ -133,7 +146,7 @@ def world_of(
 def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
     """Check that transfers of checkpoints between clouds can be billed.
 
-    Transfers need --bills and a transfer tariff of each cloud. The check runs before the simulation, which may take
+    Transfers need --bills, cloud offers (--prices) and a transfer tariff of each cloud. The check runs before the simulation, which may take
     minutes.
 
     Arguments:
@@ -151,6 +164,9 @@ def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills:
         raise InputError(
             "--checkpoint-gb", f"{checkpoint_gb:g}", "bills, which give the price of a transfer", "Add --bills FILE."
         )
+    if checkpoint_gb and not places:
+        found = f"{checkpoint_gb:g}, and no worker type with the price of a cloud"
+        raise InputError("--checkpoint-gb", found, "offers of clouds, between which a transfer costs", "Add --prices.")
     unknown = next((place.cloud for place in places.values() if place.cloud not in TARIFFS), None)
     if checkpoint_gb and unknown is not None:
         found = f"{checkpoint_gb:g}, and workers in {unknown}, which has no tariff"

@@ -47,7 +47,7 @@ class Conditions:
     ] = None
     budget_usd: Budget = None
     estimate: Estimate = None
-    references: References = 13
+    references: References = None
     prices: Prices = None
     begins: From = None
     throughputs: Table = None
@@ -63,12 +63,13 @@ class Conditions:
             agnostic: True to treat all worker types as equal.
 
         Raises:
-            InputError: an unknown policy or suffix, or an option out of range; the error names the option. No file is
-                read before.
+            InputError: an unknown policy or suffix, an option out of range, or space sharing for a policy without it;
+                the error names the option. No file is read before.
         """
-        from hocket.cli.cluster.policy_options import policy_of
+        from hocket.cli.cluster.policy_options import check_sharing, policy_of
 
         chosen = policy_of(text, agnostic, self.as_published, self.seed)
+        check_sharing(chosen, self.space_sharing)
         return chosen._replace(options=self._over(chosen.options))
 
     def _over(self, own: "SimulatorOptions") -> "SimulatorOptions":

@@ -14,6 +14,7 @@ from hocket.cli.output.options import BILLS_FILE, REPORT_FILE, WORKLOAD_FILE
 
 if TYPE_CHECKING:
     from hocket.scheduler.core.core import Policy as Allocating
+    from hocket.scheduler.model.throughputs import ThroughputTable
     from hocket.scheduler.model.worker_types import WorkerType
     from hocket.scheduler.simulation.simulator_options import SimulatorOptions
 
@@ -52,6 +53,7 @@ _OPTIONS = {
 _BUDGETED = "makespan_budget"
 _KINDS = {"--report": REPORT_FILE, "--output": WORKLOAD_FILE, "--bills": BILLS_FILE}
 _OF_COST = ("min_cost", "min_cost_slo")
+_ALONE = ("allox", "isolated", "uniform_progress")  # policies that never let jobs share workers
 # Names that papers and other schedulers use for these policies.
 _CALLED = {
     "las": "max_min_fairness",
@@ -115,6 +117,50 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
     shown = f"{name} ({', '.join(way.replace('-', ' ') for way in ways)})" if ways else name
     options = replace(options, space_sharing="space-sharing" in given)
     return PolicyChoice(shown, ":".join([name, *ways]), allocate, options)
+
+
+def check_sharing(policy: PolicyChoice, option: bool) -> None:
+    """Refuse space sharing for a policy that never lets jobs share workers.
+
+    These are all agnostic policies and some others. Their runs would not differ from runs without space sharing.
+
+    Arguments:
+        option: True if --space-sharing is given, False if only the policy's suffix may ask for space sharing.
+
+    Raises:
+        InputError: at the option, or at --policy for the suffix.
+    """
+    from hocket.errors import InputError
+
+    name, *ways = policy.spelt.split(":")
+    asked = option or "space-sharing" in ways
+    if asked and ("agnostic" in ways or name in _ALONE):
+        shown = f"{name}:agnostic" if "agnostic" in ways else name
+        place = "--space-sharing" if option else "--policy"
+        step = "Give NAME:space-sharing to the policies that do." if option else "Leave the suffix out."
+        raise InputError(place, f"{shown}, which never lets jobs share workers", "a policy that does", step)
+
+
+def check_table(table: "ThroughputTable", types: "Sequence[WorkerType]", shares: bool, spread: bool = False) -> None:
+    """Refuse space sharing or spread placements that the throughput table does not have for the workers.
+
+    Arguments:
+        shares: True if a policy lets jobs share workers.
+        spread: True if jobs may span servers.
+
+    Raises:
+        InputError: at --space-sharing or --spread.
+    """
+    from hocket.errors import InputError
+    from hocket.scheduler.model.worker_types import ClusterSpec
+
+    columns = table.columns(types, spread)
+    if shares and not table.beside[:, :, table.places_of(ClusterSpec(tuple(types), columns))].any():
+        found, step = "a throughput table without pairs of jobs on these workers", "Add `pairs` to the table."
+        raise InputError("--space-sharing", found, "throughputs of jobs that share workers", step)
+    if spread and len(columns) == len(types):
+        found, step = "a throughput table without spread places of these workers", "Add such `places` to the table."
+        raise InputError("--spread", found, "throughputs of jobs on several servers", step)
 
 
 def check_budget(policies: list[str], budget_usd: float | None) -> None:

@@ -57,8 +57,16 @@ class Site(NamedTuple):
     known_s: float
 
 
-def read_site(workers: Path, conditions: "Conditions") -> Site:
-    """Read the simulated cluster: workers, throughputs and prices from their files."""
+def read_site(workers: Path, conditions: "Conditions", policies: "Sequence[PolicyChoice]") -> Site:
+    """Read the simulated cluster: workers, throughputs and prices from their files.
+
+    Arguments:
+        policies: policies to simulate there. If one uses space sharing, the throughput table must have pairs.
+
+    Raises:
+        InputError: a file is missing or invalid, or the throughput table lacks pairs or spread places.
+    """
+    from hocket.cli.cluster.policy_options import check_table
     from hocket.scheduler.readers import read_throughputs, workers_yaml
     from hocket.scheduler.simulation.workload import inside
 
@@ -66,6 +74,7 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
     types = workers_yaml.read(workers, table)
     with inside(str(workers)):
         table.columns(types)
+    check_table(table, types, any(one.options.space_sharing for one in policies), conditions.spread)
     world = world_of(types, str(workers), conditions.prices, conditions.begins, conditions.overhead_s)
     return Site(str(workers), world.types, table, world.given, world.begin_s, world.places, world.known_s)
 
@@ -77,7 +86,7 @@ def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions")
         jobs: number of jobs to keep, from the first; None for all.
 
     Raises:
-        InputError: no jobs; no job left to count (--first); or a job of more than 100 years.
+        InputError: no jobs; no job left to count (--first); fewer jobs than --last; or a job of more than 100 years.
     """
     from hocket.errors import InputError
     from hocket.scheduler.readers import read_workload
@@ -88,6 +97,9 @@ def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions")
         raise InputError(str(workload), "no jobs", "one or more")
     if conditions.first >= len(work.jobs):
         raise InputError("--first", str(conditions.first), f"less than the number of jobs, which is {len(work.jobs)}")
+    if conditions.last is not None and conditions.last > len(work.jobs):
+        found, step = f"{conditions.last}, of {len(work.jobs)} jobs", "Leave --last out to count all jobs."
+        raise InputError("--last", found, "at most the number of jobs", step)
     check_length(work, site, str(workload))
     return work
 

@@ -52,7 +52,7 @@ def simulate(
     check_outputs(outputs, (workload, workers, conditions.throughputs))
     check_budget([policy], conditions.budget_usd)
     chosen = conditions.policy(policy, agnostic)
-    site = read_site(workers, conditions)
+    site = read_site(workers, conditions, [chosen])
     check_checkpoint(site.places, checkpoint_gb, bills)
     work = read(workload, site, jobs, conditions)
     [found] = replayed(work, site, [chosen], conditions, not json, journal)
@@ -91,7 +91,7 @@ def compare(
     check_budget(policy, conditions.budget_usd)
     chosen = [conditions.policy(text) for text in policy]
     check_once("--policy", [one.spelt for one in chosen], "policy")
-    site = read_site(workers, conditions)
+    site = read_site(workers, conditions, chosen)
     found = replayed(read(workload, site, jobs, conditions), site, chosen, conditions, not json)
     if report:
         write_report(report, found, conditions)

@@ -11,6 +11,7 @@ from hocket.cli.output.options import Json
 from hocket.printable import say
 
 if TYPE_CHECKING:
+    from hocket.cli.cluster.policy_options import PolicyChoice
     from hocket.scheduler.model.allocation import Allocation
     from hocket.scheduler.model.snapshot import Snapshot
 
@@ -71,16 +72,28 @@ def solve(
     import time
     from dataclasses import replace
 
-    from hocket.cli.cluster.policy_options import by_options, check_budget, check_prices, policy_of
+    from hocket.cli.cluster.policy_options import (
+        by_options,
+        check_budget,
+        check_prices,
+        check_sharing,
+        check_table,
+        policy_of,
+    )
     from hocket.cli.output.footnotes import of_deadlines
     from hocket.cli.output.tables import print_json
     from hocket.scheduler.readers import gavel_snapshot, read_throughputs
 
     chosen = policy_of(policy, agnostic)
+    check_sharing(chosen, space_sharing)
     check_budget([policy], budget_usd)
+    shares = space_sharing or chosen.options.space_sharing
+    _check_used(chosen, shares, throughputs, mixed)
     start_s = time.perf_counter()
-    table = read_throughputs(throughputs) if space_sharing or chosen.options.space_sharing else None
+    table = read_throughputs(throughputs) if shares else None
     there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
+    if table is not None:
+        check_table(table, there.types, shares)
     built_s = time.perf_counter()
     with by_options(str(snapshot)):
         check_prices(policy, there.types)
@@ -96,6 +109,21 @@ def solve(
         )
     else:
         _print(chosen.shown, found, there, rows, took)
+
+
+def _check_used(policy: "PolicyChoice", shares: bool, throughputs: Path | None, mixed: bool) -> None:
+    """Refuse --throughputs without space sharing, and --mixed with a policy that ignores entities.
+
+    Without space sharing, the snapshot holds all throughputs.
+    """
+    from hocket.errors import InputError
+
+    if throughputs is not None and not shares:
+        found, step = f"{throughputs}, without space sharing", "Add --space-sharing, or leave the table out."
+        raise InputError("--throughputs", found, "space sharing: the snapshot has all other throughputs", step)
+    name = policy.spelt.partition(":")[0]
+    if mixed and name != "hierarchical":
+        raise InputError("--mixed", f"--policy {name}, which ignores entities", "--policy hierarchical")
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:

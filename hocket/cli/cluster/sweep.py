@@ -1,7 +1,7 @@
 """`hocket cluster sweep`: average JCT against load."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from hocket.cli.cluster.options import Conditions, Policies, Report, Workers
 from hocket.cli.cluster.policy_options import Times
 from hocket.cli.cluster.runs import read_site
 from hocket.cli.output.options import Json
+
+if TYPE_CHECKING:
+    from hocket.cli.cluster.policy_options import PolicyChoice
 
 _MOST_RATES, _MOST_SEEDS, _MOST_RUNS = 50, 100, 1000
 # Default length of a workload as a multiple of --last. Jobs that arrive after the counted jobs keep the load up until
@@ -57,13 +60,14 @@ def sweep(
         raise InputError("--kind", repr(kind), f"{TraceKind.SINGLE} or {TraceKind.MULTIPLE}", step)
     per_hour = _rates(rates)
     within("--seeds", seeds, 1, _MOST_SEEDS, "workloads at each rate")
-    names = _names(policy, conditions, seeds)
+    chosen = _chosen(policy, conditions, seeds)
     runs = len(per_hour) * seeds * len(policy)
     if runs > _MOST_RUNS:
         asked = f"{runs} runs: {len(per_hour)} rates, {seeds} seeds and {len(policy)} policies"
         raise InputError("--rates", asked, f"at most {_MOST_RUNS} runs")
     count = _count(jobs, conditions)
-    site = read_site(workers, conditions)
+    site = read_site(workers, conditions, chosen)
+    names = [one.shown for one in chosen]
     found = swept(site, policy, Loads(drawing, per_hour, seeds, count), conditions, not json)
     window = f"jobs {conditions.first} to {conditions.last or count}"
     least, most = conditions.seed, conditions.seed + seeds - 1
@@ -106,8 +110,8 @@ def _rates(text: str) -> list[float]:
     return sorted(found)
 
 
-def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]:
-    """Check the policies with the options of all runs; return their names for tables.
+def _chosen(policies: list[str], conditions: Conditions, seeds: int) -> "list[PolicyChoice]":
+    """Return the policies, checked with the options of all runs.
 
     Arguments:
         policies: as the command line spells them.
@@ -121,7 +125,7 @@ def _names(policies: list[str], conditions: Conditions, seeds: int) -> list[str]
     chosen = [conditions.policy(text) for text in policies]
     check_once("--policy", [one.spelt for one in chosen], "policy")
     replace(conditions, seed=conditions.seed + seeds - 1).policy(policies[0])
-    return [one.shown for one in chosen]
+    return chosen
 
 
 def _count(jobs: int | None, conditions: Conditions) -> int:

@@ -85,7 +85,7 @@ def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = F
     Arguments:
         table: throughput table for space sharing; None for no space sharing.
         mixed: True to use the policies of `entity_policies_mixed`, with some FIFO entities, False to use those of
-            `entity_policies_fair`.
+            `entity_policies_fair`. Entities with a policy and without a weight have weight 1.
         per_server: workers per server, which the files do not contain.
 
     Raises:
@@ -128,10 +128,18 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
             table.columns(types)
             kinds = [table.find(a.job.job_type, a.job.scale_factor, f"jobs.{k}") for k, a in enumerate(active)]
             pairs = table.pairs(np.array(kinds, dtype=np.int64), ClusterSpec(types, columns))
-        policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
-        weights = data.entity_weights or {}
-        entities = tuple(Entity(name, weight, policies.get(name, "fairness")) for name, weight in weights.items())
-        return Snapshot(types, columns, active, steps, pairs, entities)
+        return Snapshot(types, columns, active, steps, pairs, _entities(data, mixed))
+
+
+def _entities(data: _File, mixed: bool) -> tuple[Entity, ...]:
+    """Entities with a weight or a policy; the defaults are weight 1 and fairness."""
+    if mixed and not data.entity_policies_mixed:
+        step = "Add it, or use the policies of entity_policies_fair."
+        raise InputError("entity_policies_mixed", "nothing", "policies by entity", step)
+    policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
+    weights = data.entity_weights or {}
+    names = dict.fromkeys([*weights, *policies])
+    return tuple(Entity(name, weights.get(name, 1.0), policies.get(name, "fairness")) for name in names)
 
 
 def _check_types(values: Collection[str], known: Collection[str], place: str) -> None:

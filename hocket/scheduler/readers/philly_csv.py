@@ -1,12 +1,13 @@
 """Philly-style traces in CSV: timestamp, duration (seconds) and num_gpus.
 
-A timestamp is such as 2017-10-09 07:01:55. The traces have no models: job types are drawn uniformly from the table,
-and steps are those of the duration on the reference type. Jobs that never ran, with duration 0, are omitted.
+A timestamp is such as 2017-10-09 07:01:55, in UTC, or has an offset such as -08:00. The traces have no models: job
+types are drawn uniformly from the table, and steps are those of the duration on the reference type. Jobs that never
+ran, with duration 0, are omitted.
 Source: the trace of "Analysis of large-scale multi-tenant GPU clusters" (Jeon et al. 2019), in the columns of
 Pollux's simulator; steps from durations as in section 5.7.1.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -69,7 +70,8 @@ def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0,
 def _time(row: FileRow) -> datetime:
     text = row.text("timestamp")
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
-    except ValueError:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):  # the offset leads out of the years 1 to 9999
         place = row.place("timestamp")
         raise InputError(place, repr(text[:40]), "a time such as 2017-10-09 07:01:55") from None

@@ -236,10 +236,10 @@ def test_a_journal_replays_to_the_state_that_it_was_written_in(run: Run, shared:
 
     This also holds up to a truncated record, which is reported. Only the journal is needed.
     """
-    words = "simulate jobs.json workers.yaml -p fifo:agnostic --space-sharing --round 3600 --journal journal.log"
+    words = "simulate jobs.json workers.yaml -p fifo --space-sharing --round 3600 --journal journal.log"
     assert "wrote journal.log" in ask(run, words).out
     whole = run("cluster", "replay", "journal.log", "--json").json
-    assert (whole["policy"], whole["torn_bytes"]) == ("fifo:agnostic", 0)
+    assert (whole["policy"], whole["torn_bytes"]) == ("fifo", 0)
     assert whole["state"]["jobs"] == {}
     assert whole["events"] > 24
     Path("journal.log").write_bytes(Path("journal.log").read_bytes()[:-7])

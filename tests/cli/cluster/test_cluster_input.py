@@ -53,6 +53,14 @@ def edit(name: str, *changes: tuple[str, str]) -> Callable[[], None]:
     return change
 
 
+def own_table() -> None:
+    """A throughput table without pairs and spread places, and a workload of its jobs."""
+    table = {"places": [["v100", True], ["k80", True]], "kinds": [["A3C", 1]], "alone": [[2.0, 1.0]]}
+    Path("table.json").write_text(json.dumps({"format": "hocket-throughputs-1", **table}))
+    jobs = [{"id": "0", "job_type": "A3C", "steps": 100.0}]
+    Path("own.json").write_text(json.dumps({"format": "hocket-workload-1", "jobs": jobs}))
+
+
 def write(name: str, text: str) -> Callable[[], None]:
     """Another file."""
 
@@ -208,6 +216,23 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "compare jobs.json workers.yaml -p fifo --report ./workers.yaml", ["--report: found workers.yaml", "a different file"]),
         (lambda: None, "simulate jobs.json workers.yaml --report page.html --bills page.html", ["--bills: found page.html", "Another option reads or writes"]),
         (lambda: None, SIMULATE.format("jobs.json") + " --estimate 5", ["--estimate: found space sharing is off"]),
+        # options that would change nothing
+        (lambda: None, SIMULATE.format("jobs.json") + " -p fifo:agnostic --space-sharing", ["--space-sharing: found fifo:agnostic, which never lets jobs share", "NAME:space-sharing"]),
+        (lambda: None, "compare jobs.json workers.yaml -p fifo -p allox:space-sharing", ["--policy: found allox, which never lets jobs share"]),
+        (lambda: None, "sweep workers.yaml -p fifo:space-sharing:agnostic --rates 2", ["--policy: found fifo:agnostic, which never"]),
+        (lambda: None, "solve snapshot.json -p isolated --space-sharing", ["--space-sharing: found isolated, which never"]),
+        (lambda: None, "solve snapshot.json --agnostic --space-sharing", ["--space-sharing: found max_min_fairness:agnostic, which never"]),
+        (own_table, SIMULATE.format("own.json") + " --throughputs table.json --space-sharing", ["--space-sharing: found a throughput table without pairs"]),
+        (own_table, "compare own.json workers.yaml --throughputs table.json -p fifo -p fifo:space-sharing", ["--space-sharing: found a throughput table without pairs"]),
+        (own_table, SIMULATE.format("own.json") + " --throughputs table.json --spread", ["--spread: found a throughput table without spread places"]),
+        (own_table, "solve snapshot.json --throughputs table.json --space-sharing", ["--space-sharing: found a throughput table without pairs"]),
+        (lambda: None, "solve snapshot.json --throughputs table.json", ["--throughputs: found table.json, without space sharing"]),
+        (lambda: None, "solve snapshot.json -p hierarchical --mixed", ["snapshot.json: entity_policies_mixed: found nothing"]),
+        (edit("snapshot.json", ('"jobs"', '"entity_policies_mixed": {"a": "fifo"}, "jobs"')), "solve snapshot.json --mixed", ["--mixed: found --policy max_min_fairness, which ignores entities"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --bills bills.json --checkpoint-gb 5", ["--checkpoint-gb: found 5, and no worker type", "Add --prices"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --space-sharing --references 5", ["--references: found 5, without --estimate"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --last 13", ["--last: found 13, of 12 jobs"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --jobs 5 --last 6", ["--last: found 6, of 5 jobs"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2,x", ["--rates: found 'x'", "separated by commas"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2,,3", ["--rates: found ''", "separated by commas"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2,0", ["--rates: found 0.0", "jobs an hour"]),

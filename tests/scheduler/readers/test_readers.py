@@ -236,9 +236,17 @@ def test_a_trace_of_philly_is_read(tmp_path: Path) -> None:
     assert len({read_workload(path, seed=seed).jobs for seed in range(5)}) > 1
 
 
+def test_offsets_of_philly_times_count(tmp_path: Path) -> None:
+    """A time with an offset is compared in UTC, as are times without one."""
+    zones = PHILLY.replace("07:01:55", "07:01:55+01:00").replace("07:00:55", "05:00:55")
+    found = read_workload(write(tmp_path, "philly.csv", zones), seed=3)
+    assert [(job.id, job.arrived_s) for job in found.jobs] == [("3", 0), ("2", 3660)]
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        (("2017-10-09 07:01:55", "0001-01-01 00:00:00+12:00"), "line 2, timestamp: found '0001-01-01"),
         (("66.0,1", "-66.0,1"), "line 2, duration: found '-66.0'"),
         (("66.0,1", "nan,1"), "line 2, duration: found 'nan'"),
         (("66.0,1", "66.0,1.5"), "line 2, num_gpus: found '1.5'"),
@@ -334,6 +342,17 @@ def test_a_snapshot_is_read() -> None:
     shared = gavel_snapshot.read(FOLDER / "policies" / name, packaged()).pairs
     assert shared is not None
     assert shared.classes.tolist() == packaged().rows(active.job for active in found.jobs).tolist()
+
+
+def test_entities_need_a_weight_or_a_policy(tmp_path: Path) -> None:
+    """An entity with only a policy has weight 1, with only a weight it is fair."""
+    job = {"id": 1, "job_type": "A", "total_steps": 3.0, "num_steps_remaining": 2.0, "throughput": {"v100": 1.0}}
+    data: dict[str, Any] = {"worker_types": ["v100"], "cluster": {"v100": 2}, "jobs": [job]}
+    data |= {"entity_weights": {"a": 2.0}, "entity_policies_fair": {"b": "fifo"}}
+    path = write(tmp_path, "entities.json", json.dumps(data))
+    assert gavel_snapshot.read(path).entities == (Entity("a", 2.0), Entity("b", 1.0, "fifo"))
+    with pytest.raises(InputError, match=r"entity_policies_mixed: found nothing"):
+        gavel_snapshot.read(path, mixed=True)
 
 
 def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:

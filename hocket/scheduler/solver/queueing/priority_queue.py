@@ -184,7 +184,7 @@ def _worthwhile(
 
 def _reasons(snapshot: Snapshot, found: Queued) -> tuple[Reason, ...]:
     """Reason for each job."""
-    best = snapshot.throughputs.max(axis=1, initial=0.0)
+    best = snapshot.able.max(axis=1, initial=0.0)  # earlier jobs cannot take workers that are too few for the job
     names = [snapshot.column_name(c) for c in range(len(snapshot.columns))]
     first = [Reason(f"it is always on {name}, its fastest", "faster workers") for name in names]
     second = [

@@ -31,6 +31,15 @@ def asked(plain_work: int, question: Any, *told: Any) -> Any:
         return question(*told)
 
 
+def test_a_type_that_is_too_small_is_not_taken_by_earlier_jobs() -> None:
+    """The fastest workers of a job are of a type with enough of them for the job."""
+    types = WorkerType("v100", 1), WorkerType("k80", 4)
+    job = Active(Job("0", "A3C", 100.0, 2), 100.0)
+    there = Snapshot(types, (Placement(0), Placement(1)), (job,), np.array([[2.0, 1.0]]))
+    [told] = queue(there, range(1), True).allocation(there, 0.0).reasons
+    assert told.binding == "it is always on k80, its fastest"
+
+
 @examples(200)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.booleans(), st.booleans(), st.sampled_from([0, NEVER]))
 def test_each_has_the_fastest_workers_that_are_left(
