@@ -41,6 +41,13 @@ def what_if(
     ] = None,
     replan: Annotated[bool, typer.Option("--replan", help="For a plan: search again with its profile, too.")] = False,
     combined: Annotated[bool, typer.Option("--combined", help="Answer all changes at once, as one question.")] = False,
+    feedback: Annotated[
+        bool,
+        typer.Option(
+            "--feedback/--no-feedback",
+            help="For a profile: correct it, and the links to hosts, with measurements from an earlier run.",
+        ),
+    ] = True,
     json: Json = False,
 ) -> None:
     """Predict the effect of other links, memory, batch sizes or devices.
@@ -57,6 +64,7 @@ def what_if(
     from hocket.cli.output.tables import print_json
     from hocket.cli.plan.explain import answer_json, answered, print_answers
     from hocket.cli.plan.scenarios import batch_scenarios, device_scenarios, factor_scenarios, link_scenarios
+    from hocket.errors import InputError
     from hocket.planning.explain.what_if import usual
 
     if planned is not None:
@@ -66,7 +74,7 @@ def what_if(
     for word in batch or ():
         if word.lstrip("+-").isdecimal():
             at_least_one("--batch", int(word))
-    asked = _WhatIfOptions(model, cluster, planned, replan)
+    asked = _WhatIfOptions(model, cluster, planned, replan, feedback)
     answers = [
         *link_scenarios("bandwidth", bandwidth),
         *link_scenarios("latency", latency),
@@ -76,9 +84,12 @@ def what_if(
         *batch_scenarios(batch, asked.batch_size),
         *device_scenarios(devices, device_type),
     ]
+    if combined and not answers:
+        step = "Name the changes, such as --bandwidth server=2x --memory +10%."
+        raise InputError("--combined", "no changes", "the changes that are one question", step)
     for question in answers:
         question.change.of(asked.cluster)  # raises InputError for an impossible change
-    questions = [_joined(answers)] if combined and answers else answers or list(usual(asked.cluster, asked.swaps))
+    questions = [_joined(answers)] if combined else answers or list(usual(asked.cluster, asked.swaps))
     found = [asked.answer(question) for question in questions]
     found = found if answers else answered(found)
     if json:
@@ -112,7 +123,7 @@ class _WhatIfOptions:
         within: description of the plan's swapping; empty without swapping.
     """
 
-    def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool) -> None:
+    def __init__(self, model: str, cluster: Path | None, batch: int | None, replan: bool, feedback: bool) -> None:
         from hocket.errors import InputError
         from hocket.hardware.cluster import Cluster
         from hocket.planning.load import open_plan
@@ -153,10 +164,10 @@ class _WhatIfOptions:
         request = PlanRequest(batch)
         loaded = open_model(model)
         if isinstance(loaded, ModelProfile):
-            past = known_run(loaded, self.cluster, None)
+            past = known_run(loaded, self.cluster, None) if feedback else None
             if past is not None:
-                say(f"note: {past.line}", file=sys.stderr)
-                loaded = past.applied(loaded)
+                say(f"note: {past.line}; --no-feedback disables this", file=sys.stderr)
+                loaded, self.cluster = past.applied(loaded), past.on(self.cluster)
             profiles = {model: loaded}
             self.of_profile = True
             search = search_widths(profiles, self.cluster, request)

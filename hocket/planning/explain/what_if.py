@@ -243,12 +243,15 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
         now = predict_iteration(plan, profile)
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
         same = _same_plan(plan, cluster, batch_size, profile, question, now)
-        if not search:
-            return same
+    except HocketError as error:
+        return ScenarioResult(question, why=str(error))
+    if not search:
+        return same
+    try:
         request = PlanRequest(batch_size, synchronous=_admits(plan))
         one = search_widths({plan.profile: profile}, cluster, request).best
     except HocketError as error:
-        return ScenarioResult(question, why=str(error))
+        return replace(same, why=same.why or str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
 
 

@@ -7,8 +7,12 @@ import pytest
 
 from hocket.cli.plan.scenarios import factor_of
 from hocket.errors import InputError
+from hocket.hardware.change import SHARED
 from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.planning.predict.feedback import RunFeedback
+from hocket.planning.swapping.fit_host_link import on_links
 from hocket.profiling.analytic.synthetic import chain
+from hocket.util.files import digest
 from tests.cli.plan.test_plan import document, said
 from tests.cli.plan.test_plan_model import folder  # noqa: F401  # a fixture
 from tests.planning.explain.test_what_if import HEAVY
@@ -121,6 +125,7 @@ def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         (("gpt.yaml", "cluster.yaml"), "--planned-batch"),
         ((*SIZED, "--memory", "2x", "--memory", "3x", "--combined"), "--combined"),
         ((*SIZED, "--bandwidth", "server=2x", "--bandwidth", "server=3x", "--combined"), "--combined"),
+        ((*SIZED, "--combined"), "--combined"),
         ((*SIZED, "--device-type", "h1000"), "device type"),
         ((*SIZED[:3], "0"), "--planned-batch"),
         *(((*SIZED, option, count), option) for option in ("--devices", "--batch") for count in ("0", "-3")),
@@ -174,6 +179,25 @@ def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]
         (("--batch", "2x"), False),
     ):
         assert (note in " ".join(said(capsys, "what-if", "plan.yaml", *words).split())) == more, words
+
+
+def test_what_an_earlier_run_measured_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Measured seconds and host links count as for `hocket plan`; --no-feedback disables this."""
+    HEAVY.save("p.json")
+    cluster = Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 9e9, host_link=Link(1e9))
+    cluster.save("cluster.yaml")
+    words = ("p.json", "cluster.yaml", "-B", "4", "--no-feedback")
+    before = document(capsys, "what-if", *words)["samples_per_s"]
+    links = {SHARED: Link(1e8, 1e-3)}
+    anywhere = digest(on_links(cluster, dict.fromkeys(links, Link(1.0))).to_yaml().encode())
+    RunFeedback(HEAVY.name, HEAVY.digest, anywhere, "harmony", 50, 1.0, 1.0, {}, {}, 1.0, 1.0, links).save(
+        "x.experience.yaml"
+    )
+    planned = document(capsys, "plan", *words[:-1])["candidates"][0]
+    now = document(capsys, "what-if", *words[:-1])["samples_per_s"]
+    assert now == pytest.approx(planned["samples_per_s"], rel=1e-6)
+    assert now < before / 2
+    assert document(capsys, "what-if", *words)["samples_per_s"] == before
 
 
 def test_refusals_of_plans_that_swap(capsys: pytest.CaptureFixture[str]) -> None:

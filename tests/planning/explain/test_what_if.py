@@ -202,6 +202,18 @@ def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
     )
 
 
+def test_the_same_plan_is_answered_where_the_search_is_refused() -> None:
+    """A batch that is too long for a search has an answer for the same plan, with the search's reason."""
+    alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
+    plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, **alone)).best.plan
+    question = Scenario("long", batch=16384.0)
+    answer = ask_plan(plan, PROFILE, question, search=True)
+    assert answer.same is not None
+    assert answer.same == ask_plan(plan, PROFILE, question).same
+    assert answer.anew is None
+    assert "batch_size: found 262144; expected at most" in answer.why
+
+
 def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
     """Plans of a published model are searched as by `hocket plan`.
 
