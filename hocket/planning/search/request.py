@@ -41,8 +41,8 @@ class PlanRequest:
             device with the same batch (burst/amplification.py). Plans above the limit are refused; burst-parallel
             plans are searched below it. None: no limit.
         swap: for a profile, consider only baselines that page values to the host by this policy
-            (swapping/baselines.py), for the named strategies or BASELINES. None: plans that swap are searched if some
-            other plan does not fit.
+            (swapping/baselines.py), for the named strategies or BASELINES; buckets that are AUTO are then DEFAULT.
+            None: plans that swap are searched if some other plan does not fit.
         tensors: for an analytic model, tensor-parallel sizes; all that fit when empty.
         recomputes: for an analytic model, recompute settings of blocks, of RECOMPUTE; all when empty.
         sequence_parallel: for an analytic model, values to consider for sequence parallelism; both when empty.

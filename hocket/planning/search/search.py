@@ -126,7 +126,8 @@ class _Width:
         if request.swap is not None:
             baselines = self._baselines(request.swap, progress)
             order = tuple(ordered(baselines.candidates))
-            return Search(order, tuple(baselines.refused), clock() - began, baselines.considered)
+            notes = [*notes_of(profile, self.space, cluster), *note_of_extrapolation(profile, order[:1])]
+            return Search(order, tuple(baselines.refused), clock() - began, baselines.considered, tuple(notes))
         tried = ProfiledCandidates(self.space, self.path, self.tolerance, self._rebucketed, progress)
         for name in chosen:
             tried.offer(name)

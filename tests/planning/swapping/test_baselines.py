@@ -55,6 +55,13 @@ def test_by_name_and_as_a_memory_that_writes_all() -> None:
     assert "too few" in reasons["data_parallel"]
 
 
+def test_baselines_come_with_the_notes_of_a_search() -> None:
+    """A microbatch size that was not measured is noted, as in other searches."""
+    request = PlanRequest(6, strategies=("gpipe",), microbatch_sizes=(3,), swap="lru")
+    noted = [note for note in search(MODEL, FITS, request).notes if "microbatches of 3 were not measured" in note]
+    assert len(noted) == 1
+
+
 def test_what_cannot_be_asked_for() -> None:
     """Unknown policies and host memory, sharded state and groups are refused."""
     with pytest.raises(InputError, match=r"'task'.*one of next_use, lru"):
