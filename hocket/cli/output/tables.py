@@ -136,8 +136,6 @@ def _refusals(found: "Search") -> Iterator[str]:
     for refusal in found.refused:
         groups.setdefault(found.named(refusal), []).append(refusal)
     for name, group in groups.items():
-        if found.candidates and not any(one.config for one in group) and group[0].reason.startswith("no choice"):
-            continue  # the user cannot act on it
         if len(group) == 1 and group[0] in told:
             continue
         near = min((r for r in group if r.missing_bytes), key=lambda r: r.missing_bytes, default=group[0])
