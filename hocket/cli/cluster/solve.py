@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 
 _MORE = "what would give it more"
+# An agnostic policy spreads its allocation over all types, so that a gap to its objective would mean nothing.
+_OF_AGNOSTIC = (
+    "objective and reasons are as the agnostic policy sees it: each job is as fast on all workers as on its fastest, "
+    "and its time is then spread over the types; steps/s are real"
+)
 _REMARKS = (
     "makespan_budget needs --budget-usd; min_cost_slo and uniform_progress use SLOs, hierarchical uses entities",
     "suffixes of a name: :agnostic treats worker types as equal, :space-sharing lets two jobs share workers, "
@@ -100,15 +105,18 @@ def solve(
         found = chosen.allocate(there)
     solved_s = time.perf_counter()
     notes = [found.note] if found.note else []
+    blind = "agnostic" in chosen.spelt.split(":")
+    notes += [_OF_AGNOSTIC] if blind else []
     notes += of_deadlines(chosen, [active.job for active in there.jobs])
     found = replace(found, note="; ".join(notes))
     took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}
     if json:
-        print_json(
-            {"policy": chosen.shown, "objective": found.objective, "gap": found.gap, **took, **_json(found, there)}
-        )
+        gap = None if blind else found.gap
+        print_json({"policy": chosen.shown, "objective": found.objective, "gap": gap, **took, **_json(found, there)})
     else:
-        _print(chosen.shown, found, there, rows, took)
+        title = f"{chosen.shown}: objective {found.objective:.6g}"
+        title += " as the policy sees it" if blind else f", gap {found.gap:.1e}"
+        _print(title, found, there, rows, took)
 
 
 def _check_used(policy: "PolicyChoice", shares: bool, throughputs: Path | None, mixed: bool) -> None:
@@ -162,7 +170,7 @@ def _in_use(found: "Allocation", there: "Snapshot") -> list[float]:
     return [float(x) for x in used]
 
 
-def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took: dict[str, float]) -> None:
+def _print(title: str, found: "Allocation", there: "Snapshot", rows: int, took: dict[str, float]) -> None:
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_number, show_seconds
 
@@ -187,7 +195,6 @@ def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took:
         "held back by",
         _MORE,
     ]
-    title = f"{policy}: objective {found.objective:.6g}, gap {found.gap:.1e}"
     title += f", read in {show_seconds(took['build_s'])}, solved in {show_seconds(took['solve_s'])}" if took else ""
     last = len(columns) - 1
     if print_table(title, columns, shown, right=range(2, last - 1), drop=(last,)):

@@ -165,6 +165,19 @@ def test_a_switch_and_a_way_behind_the_name_are_one(run: Run, shared: Path, name
     assert one == other
 
 
+def test_an_agnostic_allocation_names_its_view(run: Run, shared: Path) -> None:
+    """The objective and the reasons of an agnostic policy are for equal types, without a gap."""
+    found = ask(run, "solve snapshot.json -p makespan:agnostic --json").json
+    assert found["gap"] is None
+    assert found["note"].startswith("objective and reasons are as the agnostic policy sees it")
+    told = ask(run, "solve snapshot.json -p makespan --agnostic").out
+    assert "as the policy sees it\n" in told
+    assert "gap" not in told.splitlines()[0]
+    whole = ask(run, "solve snapshot.json -p makespan --json").json
+    assert whole["gap"] < 1e-6
+    assert whole["note"] == ""
+
+
 def test_space_sharing_may_be_of_one_policy(run: Run, shared: Path) -> None:
     """The other shares no workers."""
     name = "max_min_fairness"
