@@ -32,7 +32,6 @@ from hocket.util.schema import as_data, read_as
 __all__ = ["Contents", "Journal", "read"]
 
 FORMAT = "hocket-journal-1"
-MAX_BYTES = 512 * 2**20
 MAX_RECORD_BYTES = 16 * 2**20
 _CHECKSUM = 32  # hexadecimal digits
 _MAX_LINE = MAX_RECORD_BYTES + _CHECKSUM + 2
@@ -211,10 +210,12 @@ class Journal:
 
 
 def read(path: str | Path) -> Contents:
-    """Read a journal; an incomplete record at the end is omitted.
+    """Read a journal of any size; an incomplete record at the end is omitted.
+
+    Only records have a largest size. Other files are refused at their first line.
 
     Raises:
-        InputError: the file is not a journal, is too large, or is damaged, with the line.
+        InputError: the file is not a journal, or is damaged, with the line.
     """
     path = Path(path)
     events: list[tuple[float, Event]] = []
@@ -246,9 +247,6 @@ def read(path: str | Path) -> Contents:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size > MAX_BYTES:
-                raise InputError(str(path), f"a file of {size} bytes", f"a journal, at most {MAX_BYTES} bytes")
             while line := stream.readline(_MAX_LINE):
                 yield line
     except FileNotFoundError:

@@ -265,12 +265,24 @@ def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
         read(path)
 
 
-def test_a_file_beyond_all_use_is_refused_unread(tmp_path: Path) -> None:
-    """A huge file, a folder and a missing file are refused without reading."""
+@pytest.mark.slow
+def test_a_journal_may_have_any_size(tmp_path: Path) -> None:
+    """A journal that could be written can be read; an earlier limit was 512 MiB."""
+    long = "x" * (room.MAX_RECORD_BYTES - 1000)
+    path = tmp_path / "journal"
+    with Journal.create(path, SETUP, even) as journal:
+        for turn in range(33):
+            journal.record(JobFailed("a", f"{turn}{long}"), float(turn))
+    assert path.stat().st_size > 512 * 2**20
+    assert len(read(path).events) == 33
+
+
+def test_a_file_beyond_all_use_is_refused_at_its_beginning(tmp_path: Path) -> None:
+    """A huge file, a folder and a missing file are refused."""
     path = tmp_path / "journal"
     with open(path, "wb") as stream:
         stream.truncate(2**30)
-    with pytest.raises(InputError, match="a file of 1073741824 bytes"):
+    with pytest.raises(InputError, match="no journal record at the beginning"):
         read(path)
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none")
