@@ -1,8 +1,8 @@
 """Fingerprint of a job, to compare a rebuilt job with the original job.
 
 Workers rebuild a job from its origin. Without a seed, or with weights loaded after construction, a rebuilt job would
-silently differ. A few values of every tensor reveal the difference. Their last digits may differ, because the order of
-sums depends on the number of threads.
+silently differ from the original job, and from that of another worker. A few values of every tensor reveal the
+difference. Their last digits may differ, because the order of sums depends on the number of threads.
 """
 
 from math import isclose, isfinite
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from hocket.profiling.job.job import Job
 
+SAME_EVERYWHERE = (
+    "Seed it (torch.manual_seed) and load its weights in the code that creates it: every worker runs that code."
+)
+"""Next step of errors for jobs that differ."""
 _VALUES = 8
 _TOLERANCE = 1e-4
 
@@ -51,10 +55,8 @@ def check_likeness(job: "Job", wanted: Likeness) -> None:
         InputError: the jobs differ; the error names the first difference.
     """
     if told := difference(wanted, likeness(job)):
-        step = (
-            "Seed it (torch.manual_seed) and load its weights in the code that creates it: every worker runs that code."
-        )
-        raise InputError("job", f"a different job when its file was loaded again: {told}", "the original job", step)
+        found = f"a different job when its file was loaded again: {told}"
+        raise InputError("job", found, "the original job", SAME_EVERYWHERE)
 
 
 def difference(wanted: Likeness, found: Likeness) -> str:

@@ -31,6 +31,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers, devices_of
+from hocket.training.worker.same_job import check_same_job
 from hocket.util.compatibility import Feature, check_together
 
 _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
@@ -110,9 +111,10 @@ def prepare(
         captured: the undivided job, captured for the plan's microbatches; by default it is captured here.
 
     Raises:
-        InputError: the plan does not fit the job or the machine.
+        InputError: the plan does not fit the job or the machine, or the job differs between the workers.
         ProgramError: the plan's program is not legal.
     """
+    check_same_job(job, board)
     # The ranks of a tensor-parallel group run the instructions of their group, each on its own device.
     number = devices_of(plan)[rank_info.rank]
     group, member = divmod(number, plan.tensor)

@@ -1,0 +1,24 @@
+"""Check that all workers train the same job.
+
+Every worker creates the job itself. Weights that are drawn without a seed differ between the workers, and gradients of
+different models would be averaged.
+"""
+
+from hocket.errors import InputError
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.likeness import SAME_EVERYWHERE, difference, likeness
+from hocket.runtime.kv_exchange import KVExchange
+
+
+def check_same_job(job: Job, board: KVExchange) -> None:
+    """Compare the job of every worker with that of the first; a collective call.
+
+    Raises:
+        InputError: settings or initial weights of the job differ. Every worker raises the same error.
+    """
+    own = likeness(job)
+    first = board.share(own if board.rank == 0 else None)[0]
+    for rank, told in enumerate(board.share("" if board.rank == 0 else difference(first, own))):
+        if told:
+            found = f"another job on worker {rank} than on worker 0: {told}"
+            raise InputError("job", found, "the same job on every worker", SAME_EVERYWHERE)
