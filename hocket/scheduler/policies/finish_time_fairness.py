@@ -85,18 +85,20 @@ def _reasons(found: MinPace, pace: DemandAtPace, each: np.ndarray) -> tuple[Reas
     snapshot = shares.snapshot
     own = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
     largest = each[shares.group >= 0].max()
-    full = np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > _AT_MOST)
-    names = " and ".join(snapshot.types[k].name for k in full.tolist())
+    names = " and ".join(snapshot.types[k].name for k in np.flatnonzero(found.found.full).tolist())
+    verb = "is" if found.found.full.sum() == 1 else "are"
+    spare = "more workers: spare capacity goes where it adds the most throughput"
     told = []
     for j, group in enumerate(shares.group.tolist()):
         if group < 0:
             told.append(refusal(shares.refused[j]))
         elif own[j] >= largest * (1 - _AT_MOST):
             told.append(Reason(f"even always on its fastest workers its rho is {own[j]:.3g}", "faster workers"))
-        elif each[j] >= largest * (1 - 10 * _AT_MOST) and names:
-            verb = "is" if len(full) == 1 else "are"
+        elif each[j] >= largest * (1 - 10 * _AT_MOST) and names and found.found.critical[j]:
             told.append(Reason(f"its rho is the largest, and {names} {verb} full", f"more workers of {names}"))
+        elif each[j] >= largest * (1 - 10 * _AT_MOST):
+            told.append(Reason("its rho need not be below the largest", spare))
         else:
             found_rho = f"its rho is {each[j]:.3g}, and {largest:.3g} for the job with the largest rho"
-            told.append(Reason(found_rho, "more workers: spare capacity goes where it adds the most throughput"))
+            told.append(Reason(found_rho, spare))
     return tuple(told)

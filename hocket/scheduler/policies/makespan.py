@@ -64,19 +64,19 @@ def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
 def _reasons(found: MinPace, pace: DemandAtPace, ends_s: np.ndarray) -> tuple[Reason, ...]:
     shares, last_s = found.lines.shares, ends_s.max()
     own_s = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
-    types = shares.snapshot.types
-    full = [types[k].name for k in np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > 1e-9).tolist()]
-    names = " and ".join(full) or "workers"
-    together = Reason(f"all jobs end together, and {names} are full", f"more workers of {names}")
+    names = " and ".join(shares.snapshot.types[k].name for k in np.flatnonzero(found.found.full).tolist())
+    verb = "is" if found.found.full.sum() == 1 else "are"
+    spare = "more workers: spare capacity goes where it adds the most throughput"
     told = []
     for j, (group, end_s) in enumerate(zip(shares.group.tolist(), ends_s.tolist(), strict=True)):
         if group < 0:
             told.append(refusal(shares.refused[j]))
         elif end_s < last_s * (1 - _SAME):
-            ends = f"it is finished in {end_s:.0f} s, before the last one"
-            told.append(Reason(ends, "more workers: spare capacity goes where it adds the most throughput"))
+            told.append(Reason(f"it is finished in {end_s:.0f} s, before the last one", spare))
         elif own_s[j] >= last_s * (1 - _SAME):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
+        elif names and found.found.critical[j]:
+            told.append(Reason(f"it ends last, and {names} {verb} full", f"more workers of {names}"))
         else:
-            told.append(together)
+            told.append(Reason("it need not end before the last one", spare))
     return tuple(told)

@@ -50,6 +50,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
     apart, above = np.zeros(jobs), 0.0
+    before: LeastPace | None = None
     while True:
         shares = AllocationVariables(snapshot, (apart,))
         lines = GroupLines(shares)
@@ -57,7 +58,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
             empty = np.zeros(0, dtype=np.int64)
             reasons = tuple(refusal(shares.refused[j]) for j in range(jobs))
             return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
-        found = least(lines, pace, _PLACE, above, session)
+        before = found = least(lines, pace, _PLACE, above, session).after(before)
         left_usd, note = _left(lines, snapshot)
         kept, above, dear = _within(lines, found, pace, left_usd, session)
         entries, torn = spread(lines, kept.solution.x, kept.demand)
@@ -199,7 +200,8 @@ def _reasons(
     types = shares.snapshot.types
     own_s = pace.alone(np.append(lines.fastest, 1.0)[shares.group])
     last_s = ends_s[shares.group >= 0].max()
-    full = [types[k].name for k in np.flatnonzero(np.abs(found.duals[shares.groups :]) > 1e-9).tolist()]
+    names = " and ".join(types[k].name for k in np.flatnonzero(found.full).tolist())
+    verb = "is" if found.full.sum() == 1 else "are"
     told, sooner = [], "an earlier end of the last one"
     for j, group in enumerate(shares.group.tolist()):
         if group < 0:
@@ -210,9 +212,8 @@ def _reasons(
             told.append(Reason("the budget: an earlier end would cost more", "a larger budget"))
         elif own_s[j] >= last_s * (1 - 1e-6):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
-        elif not full:
-            told.append(Reason("it need not end before the last one, and an earlier end would not cost less", sooner))
+        elif names and found.critical[j]:
+            told.append(Reason(f"it ends last, and {names} {verb} full", f"more workers of {names}"))
         else:
-            names = " and ".join(full)
-            told.append(Reason(f"all jobs end together, and {names} are full", f"more workers of {names}"))
+            told.append(Reason("it need not end before the last one, and an earlier end would not cost less", sooner))
     return tuple(told)

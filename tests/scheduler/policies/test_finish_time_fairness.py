@@ -68,6 +68,18 @@ def test_a_job_that_did_not_wait_in_vain_gets_less() -> None:
     assert found.objective == pytest.approx(0.5 / (1 - x))
 
 
+def test_a_job_whose_rho_equals_the_largest_need_not_have_less() -> None:
+    """The first job alone sets the largest rho; the slower of the others has just that rho, and no worker is blamed."""
+    jobs = [Active(Job("late", "any", 1e3), 100.0, 900.0, 0.0)]
+    jobs += [Active(Job(name, "any", 1e3), 100.0, 0.0, 0.0) for name in ("x", "y")]
+    given = Snapshot((WorkerType("v100", 2),), (Placement(0),), tuple(jobs), np.array([[1.0], [1.0], [1.01]]))
+    found = finish_time_fairness.allocate(given)
+    told = [reason.binding for reason in found.reasons]
+    assert "even always on its fastest workers" in told[0]
+    assert told[1] == "its rho need not be below the largest"
+    assert told[2].startswith("its rho is 0.")
+
+
 def _needed(given: Snapshot, rho: float) -> float:
     """Least missing part of any job's throughput for this rho; 0 if none is missing.
 

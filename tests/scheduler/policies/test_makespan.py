@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hocket.scheduler.core.policy_by_name import policy_named
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
 from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import makespan
 from hocket.scheduler.solver.lp.linear_program import solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
+from tests.scheduler.helpers.crowds import crowd
 from tests.scheduler.helpers.gavel import references, snapshot
 from tests.tiers import examples
 
@@ -101,6 +103,52 @@ def test_what_is_left_is_not_idle() -> None:
     assert found.used(there) == pytest.approx([1.0, 1.0], abs=1e-8)
     assert "fastest" in found.reasons[0].binding
     assert "before the last one" in found.reasons[1].binding
+
+
+def alike(jobs: int, longest: float) -> Snapshot:
+    """Jobs of nearly equal throughput on two workers; the first has `longest` times the steps of the others."""
+    steps = np.linspace(1.0, 1.01, jobs)[:, None]
+    remaining = [100.0 * longest] + [100.0] * (jobs - 1)
+    active = tuple(Active(Job(str(j), "any", r), r) for j, r in enumerate(remaining))
+    return Snapshot((WorkerType("v100", 2),), (Placement(0),), active, steps)
+
+
+@pytest.mark.parametrize(("jobs", "policy"), [(3, "makespan"), (3, "makespan_budget"), (2_100, "makespan")])
+def test_a_job_that_ends_with_the_longest_need_not_end_sooner(jobs: int, policy: str) -> None:
+    """If one job alone sets the makespan, no job is told that full workers do.
+
+    This also holds if workers set the makespan of the call before, whose prices a large program starts with.
+    """
+    warm = policy_named(policy)
+    before = warm(alike(jobs, 1.0))
+    told = {reason.binding for reason in before.reasons}
+    assert told == {"it ends last, and v100 is full"}
+    there = alike(jobs, jobs * 1.0)
+    for found in (warm(there), policy_named(policy)(there)):
+        assert "even always on its fastest workers" in found.reasons[0].binding
+        assert "it need not end before the last one" in found.reasons[1].binding
+        assert "full" not in "".join(reason.binding for reason in found.reasons)
+
+
+def test_only_jobs_that_need_the_full_workers_are_told_of_them() -> None:
+    """Two jobs share the v100 to the end; the job of the k80 is done before."""
+    steps = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    jobs = tuple(Active(Job(name, "any", r), r) for name, r in (("a", 100.0), ("b", 100.0), ("c", 50.0)))
+    there = Snapshot((WorkerType("v100", 1), WorkerType("k80", 1)), (Placement(0), Placement(1)), jobs, steps)
+    told = [reason.binding for reason in makespan.allocate(there).reasons]
+    assert told[:2] == ["it ends last, and v100 is full"] * 2
+    assert told[2] == "it is finished in 50 s, before the last one"
+
+
+@examples(25)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(2, 14))
+def test_full_workers_are_told_exactly_if_they_set_the_makespan(seed: int, pairs: bool, jobs: int) -> None:
+    """Workers are full if and only if no job alone on its fastest workers takes the whole makespan."""
+    there = crowd(seed, jobs, pairs)
+    found = makespan.allocate(there)
+    told = [reason.binding for reason in found.reasons]
+    alone = any("fastest" in binding for binding in told)
+    assert any("full" in binding for binding in told) is not alone or len(found.refused) == jobs
 
 
 @examples(25)

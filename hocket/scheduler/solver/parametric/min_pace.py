@@ -60,6 +60,7 @@ def paced(
         session: stored warm starts; None for no session.
     """
     apart, above = np.zeros(len(snapshot.jobs)), 0.0
+    before: LeastPace | None = None
     while True:
         shares = AllocationVariables(snapshot, (apart,))
         if not shares.groups:
@@ -67,6 +68,7 @@ def paced(
         lines = GroupLines(shares)
         above = max(above, outset(lines, pace))
         found, kept = _alone(lines, pace, place, above, session) or _together(lines, pace, place, above, session)
+        before = found = found.after(before)
         above = found.pace
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
@@ -104,8 +106,10 @@ def _alone(
     except Infeasible:
         return None
     served.keep()
-    none = np.zeros(len(lines.shares.limits.lower))
-    return LeastPace(now, served.cuts, none), Kept(solution, demand, served.cuts, served.prices)
+    none = np.zeros(len(lines.shares.snapshot.types), dtype=bool)
+    return LeastPace(now, served.cuts, none, np.zeros(len(runs), dtype=bool)), Kept(
+        solution, demand, served.cuts, served.prices
+    )
 
 
 def _least_idle(lines: GroupLines) -> np.ndarray:

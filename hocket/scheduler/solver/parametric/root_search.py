@@ -9,8 +9,8 @@ solution from below and converge quickly. This proves that no smaller p is feasi
 Source: Newton's method on the value function of a linear program (Dinkelbach 1967 for the linear-fractional case).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,9 @@ _STEPS = 100
 _LACKING = 1e-11  # unmet demand that counts as 0, as a fraction of a group's maximum throughput
 _CLOSE = 1e-12  # relative tolerance of equal paces
 _NEAR = 1e-9  # relative tolerance of bounds from known duals
+_PROVED = 1e-6  # relative tolerance of the demand that duals prove to be the most
+_PRICE = 1e-9  # duals of workers up to this count as 0
+_PART = 1e-9  # part of the priced demand that counts as 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +63,26 @@ class LeastPace:
     Attributes:
         pace: the minimum pace.
         cuts: demand rows of the program of unmet demand.
-        duals: duals of time and workers at the last infeasible pace; if there is none, 0 or those of the warm start.
+        full: mask of the worker types with a price in the proof of the pace; none if a job alone sets it.
+        critical: mask of the jobs with priced demand in this proof: only they keep the pace from being smaller.
         prior: warm start for a minimum-cost program with the same rows.
     """
 
     pace: float
     cuts: LineCuts
-    duals: np.ndarray
+    full: np.ndarray
+    critical: np.ndarray
     prior: PriorSolution = field(default_factory=PriorSolution)
+
+    def after(self, before: "LeastPace | None") -> "LeastPace":
+        """Minimum pace with the proof of an earlier search, if it found the same pace and this one has no proof.
+
+        Arguments:
+            before: minimum pace of the same jobs in fewer groups; None for none.
+        """
+        if before is None or self.critical.any() or before.pace < self.pace * (1 - _NEAR):
+            return self
+        return replace(self, full=before.full, critical=before.critical)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +118,6 @@ def least(
         SolverTrouble: the search does not converge, or the solver failed.
     """
     shares = lines.shares
-    limits = len(shares.limits.lower)
     runs = shares.group >= 0
     now = max(above, slowest(lines, pace))
     demand = np.where(runs, pace.demand(now), 0.0)
@@ -111,10 +125,10 @@ def least(
     # Demands decrease with the pace, so the unmet demand never exceeds this value of the first pace.
     most = float(cuts.asked(demand).max(initial=0.0))
     served = Served(cuts, np.zeros(shares.variables), place, most, session)
-    duals = np.zeros(limits)
+    known: list[np.ndarray] = []
     before = served.known(demand)
     while before is not None:
-        duals = before[:limits]
+        known = [before]
         later = _beyond(served, pace, before, now, served.bound(before, demand))
         if later <= now * (1 + _NEAR):
             break
@@ -126,13 +140,35 @@ def least(
         found = served.ask(demand)
         later = now
         if found.objective > _LACKING:
-            duals = found.duals[:limits]
+            known = [found.duals]
             later = _beyond(served, pace, found.duals, now, found.bound)
         if later <= now * (1 + _CLOSE):
             served.keep()
-            return LeastPace(later, served.cuts, duals, PriorSolution(without_slack(found), served.scarce()))
+            proof = _proof(served, demand, [*known, found.duals])
+            return LeastPace(later, served.cuts, *proof, PriorSolution(without_slack(found), served.scarce()))
         now = later
     raise SolverTrouble(f"{place}: no solution after {_STEPS} steps")
+
+
+def _proof(served: Served, demand: np.ndarray, known: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the worker types and jobs with a price in the first duals that prove a pace.
+
+    Duals of an earlier call or pace may prove less; the masks are then empty.
+
+    Arguments:
+        demand: steps per second of each job at the pace.
+        known: duals of all rows.
+    """
+    cuts, limits = served.cuts, len(served.cuts.lines.shares.limits.lower)
+    for duals in known:
+        prices = np.zeros(len(cuts.group))  # rows that were added later have no price
+        own = duals[limits : limits + len(prices)]
+        prices[: len(own)] = np.maximum(own, 0.0)
+        parts = cuts.by_job(demand, prices)
+        most = float(parts.sum())
+        if most > 0 and served.bound(np.concatenate([duals[:limits], prices]), demand) >= -_PROVED * most:
+            return np.abs(duals[cuts.lines.shares.groups : limits]) > _PRICE, parts > _PART * most
+    return np.zeros(limits - cuts.lines.shares.groups, dtype=bool), np.zeros(len(demand), dtype=bool)
 
 
 def slowest(lines: GroupLines, pace: DemandAtPace) -> float:
