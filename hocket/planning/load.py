@@ -3,7 +3,7 @@
 A plan is refused if its profile is missing, or differs from the profile that the plan was made for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -176,6 +176,40 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
             "Plan again with this profile, or restore the profile of the plan.",
         )
     return LoadedPlan(plan, profile, place)
+
+
+def profile_beside(plan: Path, name: str = "") -> Path:
+    """Path of the profile that is written together with a plan.
+
+    It is in the folder of the plan file itself if `plan` is a symbolic link: there the profile is looked for.
+
+    Arguments:
+        name: file name of the profile; by default derived from the plan's.
+    """
+    target = plan.resolve() if plan.is_symlink() else plan
+    return target.with_name(name or f"{target.stem}.profile.json")
+
+
+def check_profile_replaced(path: Path, read: Iterable[Path] = ()) -> None:
+    """Refuse to replace a profile that a search cannot make again.
+
+    Profiles that are worked out, or corrected by a run, can be made again.
+
+    Arguments:
+        path: file of the profile to write.
+        read: profiles that the plan is made from.
+
+    Raises:
+        InputError: the file is a measured profile, one of `read`, or another document.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    step = "Name another plan with -o, or move the file away. Nothing was changed."
+    if any(path.samefile(one) for one in read):
+        raise InputError(str(path), "the profile to plan from", "a new file for the profile of the plan", step)
+    there = ModelProfile.read(path)
+    if not there.worked_out and there.correction is None:
+        raise InputError(str(path), "a measured profile", "a new file for the profile of the plan", step)
 
 
 def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:

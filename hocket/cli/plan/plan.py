@@ -155,6 +155,7 @@ def plan(
     from hocket.errors import InputError
     from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.for_profile import plan_profile
+    from hocket.planning.load import check_profile_replaced, profile_beside
     from hocket.planning.search.batch_size import best_batch
     from hocket.planning.search.request import PlanRequest
     from hocket.profiling.analytic.sizes import open_model
@@ -188,6 +189,8 @@ def plan(
         past = known_run(loaded, known, output) if feedback else None
         if past is not None:
             profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
+            for beside in [profile_beside(output, name) for name in profiles] if output else []:
+                check_profile_replaced(beside, read)
             known = past.on(known)
         else:
             profiles = {_path_from(path, output): profile for path, profile in read.items()}
@@ -234,6 +237,8 @@ def plan(
     from hocket.planning.explain.rejected import refused_meshes
     from hocket.planning.goals.for_model import plan_sizes
 
+    if output:
+        check_profile_replaced(profile_beside(output))
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     request = PlanRequest(
         batch,
@@ -290,8 +295,11 @@ def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) 
 
 
 def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
-    """Return the file name, in the plan's folder, of a profile corrected by a run."""
-    width = f"-{profile.tensor}" if profile.tensor > 1 else ""
+    """Return the file name, in the plan's folder, of a profile corrected by a run.
+
+    Profiles of one tensor-parallel size with and without sequence parallelism have different names.
+    """
+    width = f"-{profile.tensor}{'s' * profile.sequence_parallel}" if profile.tensor > 1 else ""
     return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
 
 
@@ -333,7 +341,9 @@ def _report(
         raise typer.Exit(error.exit_code) from None
     if output:  # before printing, since the reader of a pipe may exit (`| head`)
         if best.plan.profile in corrected:
-            corrected[best.plan.profile].save(output.with_name(best.plan.profile))
+            from hocket.planning.load import profile_beside
+
+            corrected[best.plan.profile].save(profile_beside(output, best.plan.profile))
         best.plan.save(output)
     if json:
         print_json({**search_json(found), **goal_json(planned), **why.json(found)})

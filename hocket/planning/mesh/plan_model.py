@@ -18,6 +18,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
 from hocket.planning.buckets.assign import AUTO, Rebucketed, rebucketed
+from hocket.planning.load import check_profile_replaced, profile_beside
 from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes, sizes_of
 from hocket.planning.mesh.search.result import LayoutSearch
 from hocket.planning.mesh.search.search import search_meshes
@@ -145,8 +146,10 @@ class SizedSearch(SizedSpace):
 
         Raises:
             RefusedError: as `best`.
+            InputError: the profile would replace a measured one.
         """
-        beside = Path(path).with_name(f"{Path(path).stem}.profile.json")
+        beside = profile_beside(Path(path))
+        check_profile_replaced(beside)
         self.profile_of(self.best).save(beside)
         self.plan(self.best, beside.name).save(path)
         return beside
