@@ -257,8 +257,8 @@ def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> N
     from hocket.cli.output.table import print_table
     from hocket.util.units import show_seconds
 
-    def hours(seconds: float) -> str:
-        return f"{seconds / 3600:.2f}"
+    def hours(seconds: float | None) -> str:
+        return "-" if seconds is None else f"{seconds / 3600:.2f}"
 
     rows = [
         [
@@ -267,7 +267,7 @@ def print_replays(workload: str, replays: Sequence[PolicyRun], times: bool) -> N
             hours(found.avg_jct_s),
             hours(found.jct_percentiles_s["p95"]),
             hours(found.makespan_s),
-            f"{found.avg_rho:.2f}",
+            "-" if found.avg_rho is None else f"{found.avg_rho:.2f}",
             f"{found.utilization:.1%}",
             f"{found.cost_usd:,.0f}",
             str(found.preemptions),

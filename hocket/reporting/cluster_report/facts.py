@@ -52,7 +52,7 @@ class _Figure:
     fair: bool = True
 
 
-def _finished(read: Callable[[ClusterSummary], float]) -> Callable[[ClusterSummary], float | None]:
+def _finished(read: Callable[[ClusterSummary], float | None]) -> Callable[[ClusterSummary], float | None]:
     return lambda s: read(s) if s.finished else None
 
 
@@ -193,17 +193,17 @@ def tiles(names: Sequence[str], summaries: Sequence[ClusterSummary]) -> tuple[Ti
     found = [Tile("finished", f"{done:,}", f"of {plural(jobs, 'job')}")]
     if not fair:
         return tuple(found)
-    keys: tuple[tuple[str, Callable[[ClusterSummary], float], Callable[[float], str]], ...] = (
+    keys: tuple[tuple[str, Callable[[ClusterSummary], float | None], Callable[[float], str]], ...] = (
         ("average JCT", lambda s: s.avg_jct_s, show_long),
         ("makespan", lambda s: s.makespan_s, show_long),
         ("average ρ", lambda s: s.avg_rho, lambda v: f"{v:.3g}"),
         ("cost", lambda s: s.cost_usd, show_usd),
     )
     for what, read, show in keys:
-        values = [(read(s), name) for name, s in fair]
-        low, high = min(values), max(values)
-        if what == "cost" and not high[0]:
+        values = [(value, name) for name, s in fair if (value := read(s)) is not None]
+        if not values or (what == "cost" and not max(values)[0]):
             continue
+        low, high = min(values), max(values)
         remark = low[1] if len(names) > 1 else ""
         if low[0] > 0 and high[0] > low[0] * 1.005:
             remark += f"; {high[0] / low[0]:.3g} × with {high[1]}"

@@ -91,7 +91,9 @@ class ClusterSummary:
 
     Attributes:
         jobs, finished, refused: number of selected jobs; of these, finished jobs and jobs that could not run.
-        jct_percentiles_s: JCT of finished jobs, by percentile: p50, p90, p95, p99.
+        avg_jct_s, makespan_s, avg_rho, max_rho: metrics of finished jobs; None if no job finished.
+        jct_percentiles_s: JCT of finished jobs, by percentile: p50, p90, p95, p99; None if no job finished.
+        avg_queueing_s: mean queueing time of started jobs; None if no job started.
         slo_violations, with_slo: number of jobs that missed their SLO or are late, and of jobs with an SLO.
         utilization: worker-seconds held by leases, as a fraction of the available ones.
         utilization_by_type: the same fraction, by name of the worker type.
@@ -101,12 +103,12 @@ class ClusterSummary:
     jobs: int
     finished: int
     refused: int
-    avg_jct_s: float
-    jct_percentiles_s: dict[str, float]
-    makespan_s: float
-    avg_rho: float
-    max_rho: float
-    avg_queueing_s: float
+    avg_jct_s: float | None
+    jct_percentiles_s: dict[str, float | None]
+    makespan_s: float | None
+    avg_rho: float | None
+    max_rho: float | None
+    avg_queueing_s: float | None
     preemptions: int
     slo_violations: int
     with_slo: int
@@ -135,10 +137,10 @@ def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> Cluster
         len(jct),
         sum(1 for r in chosen if r.refused),
         _mean(jct),
-        {f"p{q}": float(np.percentile(jct, q)) if len(jct) else 0.0 for q in (50, 90, 95, 99)},
-        makespan_s(chosen),
+        {f"p{q}": float(np.percentile(jct, q)) if len(jct) else None for q in (50, 90, 95, 99)},
+        makespan_s(chosen) if len(jct) else None,
         _mean(rho),
-        float(rho.max(initial=0.0)),
+        float(rho.max()) if len(rho) else None,
         _mean(waits),
         sum(r.preemptions for r in chosen),
         sum(1 for r in chosen if violates(r, run.ended_s)),
@@ -152,8 +154,8 @@ def summary(run: ClusterRun, first: int = 0, last: int | None = None) -> Cluster
     )
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else 0.0
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def jct_s(records: Sequence[JobRecord]) -> np.ndarray:

@@ -345,6 +345,19 @@ def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
     assert f"such as job {name}: {why}" in shown
 
 
+def test_without_a_finished_job_no_time_is_shown(run: Run, shared: Path) -> None:
+    """Without a finished job, times are dashes in the table and null in JSON, not 0."""
+    job = {"id": "big", "job_type": "ResNet-18 (batch size 16)", "scale_factor": 4, "steps": 400_000}
+    Path("big.json").write_text(json.dumps({"format": "hocket-workload-1", "origin": "by hand", "jobs": [job]}))
+    Path("few.yaml").write_text("workers:\n- {name: v100, workers: 2, per_server: 2}\n")
+    found = ask(run, "simulate big.json few.yaml --json").json
+    assert (found["finished"], found["refused"]) == (0, 1)
+    assert {found[name] for name in ("avg_jct_s", "makespan_s", "avg_rho", "max_rho", "avg_queueing_s")} == {None}
+    assert set(found["jct_percentiles_s"].values()) == {None}
+    row = next(line for line in ask(run, "simulate big.json few.yaml").out.splitlines() if "0/1" in line)
+    assert row.split()[1:6] == ["0/1", "-", "-", "-", "-"]
+
+
 def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that replays, and nothing else."""
     events, record = [], Journal.record

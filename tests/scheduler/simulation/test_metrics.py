@@ -97,8 +97,15 @@ def test_the_summary_counts_all() -> None:
     assert found.jct_percentiles_s["p99"] == 15.0
     assert found.notes == ("a note",)
     assert summary(run(), 1, 2).avg_queueing_s == 5.0
+
+
+def test_without_a_finished_job_there_are_no_times() -> None:
+    """The metrics of finished and started jobs are None, not 0, if there are none."""
     nobody = summary(run(), 2)
-    assert (nobody.avg_jct_s, nobody.avg_rho, nobody.makespan_s) == (0.0, 0.0, 0.0)
+    assert (nobody.jobs, nobody.finished) == (1, 0)
+    assert (nobody.avg_jct_s, nobody.makespan_s, nobody.avg_rho, nobody.max_rho) == (None, None, None, None)
+    assert set(nobody.jct_percentiles_s.values()) == {None}
+    assert nobody.avg_queueing_s is None
 
 
 def test_what_is_held_is_cut_at_edges() -> None:
