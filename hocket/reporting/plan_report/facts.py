@@ -61,7 +61,7 @@ def sentence(plan: Plan) -> str:
     parts = (
         f"{plan.model} in {plural(len(plan.stages), 'stage')} on {plural(used, 'device')} of {plan.cluster.name}: "
         f"batches of {plural(plan.batch_size, 'sample')} as {plural(plan.microbatches, 'microbatch', 'es')} "
-        f"of {'at most ' * (plan.batch_size % plan.microbatches > 0)}{plan.microbatch_size}"
+        f"of {'at most ' * (plan.microbatches * plan.microbatch_size > plan.batch_size)}{plan.microbatch_size}"
     )
     recompute = (
         f", {'every stage' if again == len(plan.stages) else plural(again, 'stage')} recomputed" if again else ""

@@ -43,6 +43,14 @@ def test_one_sentence_says_the_plan(predicted: Callable[..., Any]) -> None:
     assert facts.sentence(again).endswith("every stage recomputed.")
 
 
+@pytest.mark.parametrize(("batch", "said"), [(8, "2 microbatches of 4."), (9, "3 microbatches of at most 4.")])
+def test_a_smaller_last_microbatch_is_said(predicted: Callable[..., Any], batch: int, said: str) -> None:
+    """A batch of 9 is 4, 4 and 1 samples, although 3 microbatches could be equal."""
+    plan, _, _ = predicted()
+    found = replace(plan, batch_size=batch, microbatch_size=4)
+    assert facts.sentence(found).endswith(f"batches of {batch} samples as {said}")
+
+
 def test_the_strategy_speaks_for_itself(predicted: Callable[..., Any]) -> None:
     """Its own docstring and source; nothing for a name that is no strategy."""
     plan, _, _ = predicted()
