@@ -6,7 +6,8 @@ curve (sample_efficiency.py). The ways of scaling differ in the batch:
 - weak scaling: each device has as many samples of a batch as one device alone;
 - strong scaling: all devices together have as many samples of a batch as one device alone;
 - batch-optimal scaling: the batch size with the least time to accuracy, among those of weak and strong scaling and
-  the half, a quarter, an eighth, ... of weak scaling's, as far as the curve covers them.
+  the half, a quarter, an eighth, ... of weak scaling's, as far as the curve covers them, down to strong scaling's or
+  to one sample of each device, whichever is less.
 
 Source: DeepPool section 2, Figures 1 to 3.
 """
