@@ -191,9 +191,9 @@ def profile_beside(plan: Path, name: str = "") -> Path:
 
 
 def check_profile_replaced(path: Path, read: Iterable[Path] = ()) -> None:
-    """Refuse to replace a profile that a search cannot make again.
+    """Refuse to replace a profile that a search cannot recreate.
 
-    Profiles that are worked out, or corrected by a run, can be made again.
+    A search can recreate a profile that is worked out, or corrected by a run.
 
     Arguments:
         path: file of the profile to write.
