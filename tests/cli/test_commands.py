@@ -412,6 +412,7 @@ def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
     both = run("simulate", "plan.yaml", *options, "--json").json
     found = both.pop("background")
     assert {**both, "wall_s": 0} == {**alone, "wall_s": 0}
+    assert found["excerpt"] == ""
     assert found["foreground_iteration_s_alone"] == pytest.approx(alone["iteration_s"])
     assert found["foreground_iteration_s"] >= found["foreground_iteration_s_alone"]
     assert found["foreground_slowdown"] == found["foreground_iteration_s"] / found["foreground_iteration_s_alone"]

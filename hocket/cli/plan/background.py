@@ -95,6 +95,7 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
     alone, together = found.steady
     return {
         "name": found.background.name,
+        "excerpt": found.excerpt,
         "step_s_alone": found.background.step_s,
         "memory_bytes": found.background.memory_bytes,
         "too_large_for": _too_large(found),
@@ -143,14 +144,14 @@ def told(opened: "LoadedPlan", found: "Collocated") -> BackgroundTables:
     before, after = (sum(shares) / len(found.idle) for shares in zip(*found.idle.values(), strict=True))
     rows = [
         [
-            f"iteration{' of the excerpt' if opened.excerpt else ''}",
+            f"iteration{' of the excerpt' if found.excerpt else ''}",
             show_seconds(alone.iteration_s),
             show_seconds(together.iteration_s),
         ],
         ["foreground is slower by", "", f"{round(found.slowdown - 1, 3) + 0:.1%}"],
         [
             "foreground, samples/s",
-            show_number(found.foreground.costs.batch_size / alone.iteration_s),
+            show_number(found.foreground_samples_per_s_alone),
             show_number(found.foreground_samples_per_s),
         ],
         ["background, samples/s on all devices", "0", show_number(sum(rates.values()))],
@@ -203,8 +204,8 @@ def _notes(opened: "LoadedPlan", found: "Collocated") -> Iterator[str]:
     from hocket.simulation.background.replay import COLLECTIVE
     from hocket.util.units import show_number, show_seconds
 
-    if opened.excerpt:
-        yield f"the batch is too long to be simulated whole: these figures are of an excerpt, {opened.excerpt}"
+    if found.excerpt:
+        yield f"the plan is too long to be simulated whole: these figures are of an excerpt, {found.excerpt}"
     rules = found.rules
     total_s = sum(found.lost_s.values())
     if found.slowdown > _MUCH and total_s > 0:
@@ -245,6 +246,6 @@ def _changed(before: "Collocation", after: "Collocation") -> str:
 
 def _too_large(found: "Collocated") -> list[int]:
     """Return the devices that have too little memory for both jobs."""
-    cluster, peaks = found.foreground.costs.cluster, found.alone.peak_memory_bytes
+    cluster, peaks = found.foreground.costs.cluster, found.peak_memory_bytes
     needs = found.background.memory_bytes
     return [d for d in found.devices if peaks.get(d, 0.0) + needs > cluster.capacity_bytes(d)]

@@ -2,17 +2,20 @@
 
 The background job is a plan for one device, or a profile with a batch size.
 
-Rules of this file: the simulated plan is the plan, or its excerpt if it is long (`LoadedPlan.shown`). Its period is
-repeated so often that background launches begin at many different moments of the period.
+Rules of this file:
+- The simulated plan is the plan, or an excerpt if it is long (excerpt.py).
+- The period is repeated so often that background launches begin at many different moments of it.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hocket.cost.background.background import Background
 from hocket.cost.contention import Collocation
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
+from hocket.planning.background.excerpt import PlanPart, part_of
 from hocket.planning.load import LoadedPlan, open_plan
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import played
@@ -74,7 +77,11 @@ def alone(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Plan:
 
 
 def beside(
-    opened: LoadedPlan, background: Background, rules: Collocation | None = None, devices: Iterable[int] | None = None
+    opened: LoadedPlan,
+    background: Background,
+    rules: Collocation | None = None,
+    devices: Iterable[int] | None = None,
+    part: PlanPart | None = None,
 ) -> Collocated:
     """Simulate a plan with a background job on the devices of its cluster.
 
@@ -82,12 +89,13 @@ def beside(
         opened: the foreground plan.
         rules: how both jobs share a device; by default `Collocation()`.
         devices: devices that run the background job; by default all devices of the first device's type.
+        part: part of the plan to simulate, from `part_of`; by default it is chosen here.
 
     Raises:
-        InputError: a tensor-parallel plan, because its ranks wait for each other inside a layer; or a device that is
-            not in the cluster.
+        InputError: a tensor-parallel plan, because its ranks wait for each other inside a layer; a device that is
+            not in the cluster; or a plan too long to simulate, with no excerpt that is idle for a similar time.
     """
-    plan = opened.shown
+    plan = opened.plan
     if plan.tensor > 1:
         found = f"{plan.tensor}, with a background job"
         raise InputError(
@@ -95,11 +103,15 @@ def beside(
         )
     first = plan.cluster.node_of(0).device_type
     alike = tuple(d for d in range(plan.cluster.devices) if plan.cluster.node_of(d).device_type == first)
-    rules = rules or Collocation()
-    once = played(plan, opened.profile)
+    rules, chosen = rules or Collocation(), alike if devices is None else tuple(devices)
+    part = part or part_of(opened, frozenset(chosen))
+    simulated = [device for device in chosen if device not in part.twins]
+    once = part.played()
     launch_s = background.divided(rules.launch_s).step_s / len(background.divided(rules.launch_s).launches)
     each_s = once.makespan_s / max(once.repeats, 1)
-    events = len(once.end_s) / max(once.repeats, 1) + len(alike) * each_s / launch_s
+    events = len(once.end_s) / max(once.repeats, 1) + len(simulated) * each_s / launch_s
     least = enough_repeats(once.program, once.costs.rounds)
-    run = played(plan, opened.profile, max(least, min(REPEATS, int(_MOST / events))))
-    return collocate(run, background, rules, alike if devices is None else devices)
+    run = part.played(max(least, min(REPEATS, int(_MOST / events))))
+    both = collocate(run, background, rules, simulated)
+    everywhere = tuple(sorted(set(chosen)))
+    return replace(both, devices=everywhere, twins=part.twins, columns=part.columns, excerpt=part.label)

@@ -11,6 +11,7 @@ from math import floor, inf, log10
 
 from hocket.cost.contention import Collocation
 from hocket.planning.background.background_job import beside
+from hocket.planning.background.excerpt import part_of
 from hocket.planning.load import LoadedPlan
 from hocket.simulation.background.background import Collocated
 from hocket.simulation.background.replay import COLLECTIVE
@@ -43,7 +44,8 @@ def remedies(opened: LoadedPlan, found: Collocated) -> list[BackgroundTuning]:
         opened: the foreground plan.
         found: simulated run of the plan with a background job, from `beside`.
     """
-    tried = [beside(opened, found.background, rules, found.devices) for rules in _candidates(found)]
+    part = part_of(opened, frozenset(found.devices))
+    tried = [beside(opened, found.background, rules, found.devices, part) for rules in _candidates(found)]
     helped = [one for one in tried if one.slowdown - 1 <= _WORTH * (found.slowdown - 1)]
     made = [BackgroundTuning(one.rules, one.slowdown, sum(one.background_samples_per_s.values())) for one in helped]
     return sorted(made, key=lambda one: one.slowdown)

@@ -136,6 +136,14 @@ def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Sim
     return _play(_of_plan(plan, profile), record=False, repeats=repeats)
 
 
+def played_column(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> SimulationResult:
+    """Simulate one of a plan's identical pipeline replicas (columns); otherwise like `played`.
+
+    All replicas are simulated if none stands for the others (symmetry.py).
+    """
+    return _play(_alone(_of_plan(plan, profile))[0], record=False, repeats=repeats)
+
+
 def program_of(plan: Plan, profile: ModelProfile) -> Program:
     """Compile a plan without simulating it; its program is cached for the prediction.
 

@@ -7,8 +7,8 @@ background job. Throughput and slowdown compare the steady states of both.
 Source: Park et al., DeepPool (MLSys 2022), sections 5 and 7.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
 
@@ -43,6 +43,9 @@ class Collocated:
             time.
         lost_s: seconds that the foreground's layers and collectives lost, by cause (`BackgroundReplay.lost_s`).
         ceilings: joint limit on the rates of both jobs, by device that both jobs use.
+        twins: by device of a pipeline replica (column) that is not simulated, the simulated device with equal figures.
+        columns: number of identical pipeline replicas for which the simulated one stands.
+        excerpt: label of the simulated part of the foreground, such as "64 of 4,096 microbatches"; empty for all of it.
     """
 
     alone: SimulationResult
@@ -54,6 +57,9 @@ class Collocated:
     paused: frozenset[Operator]
     lost_s: dict[str, float]
     ceilings: dict[int, Ceiling]
+    twins: Mapping[int, int] = field(default_factory=dict)
+    columns: int = 1
+    excerpt: str = ""
 
     @cached_property
     def steady(self) -> tuple[Steady, Steady]:
@@ -89,7 +95,18 @@ class Collocated:
     @property
     def foreground_samples_per_s(self) -> float:
         """Samples per second of the foreground job, beside the background job."""
-        return self.foreground.costs.batch_size / self.steady[1].iteration_s
+        return self.columns * self.foreground.costs.batch_size / self.steady[1].iteration_s
+
+    @property
+    def foreground_samples_per_s_alone(self) -> float:
+        """Samples per second of the foreground job, without the background job."""
+        return self.columns * self.alone.costs.batch_size / self.steady[0].iteration_s
+
+    @property
+    def peak_memory_bytes(self) -> dict[int, float]:
+        """Peak memory of the foreground job, by device that it uses."""
+        peaks = self.alone.peak_memory_bytes
+        return {**peaks, **{device: peaks[twin] for device, twin in self.twins.items()}}
 
     @cached_property
     def background_samples_per_s(self) -> dict[int, float]:
@@ -100,7 +117,7 @@ class Collocated:
             there = np.minimum(log[:, 1], end) - np.maximum(log[:, 0], begin)
             done_s = float((log[:, 2] * np.maximum(there, 0.0) / (log[:, 1] - log[:, 0])).sum())
             found[device] = done_s / self.background.step_s * self.background.samples / (end - begin)
-        return found
+        return {device: found[self.twins.get(device, device)] for device in self.devices}
 
     @property
     def samples_per_s(self) -> float:
@@ -126,7 +143,7 @@ class Collocated:
                 log = self.launches.get(device, np.zeros((0, 3)))
                 used = covered(np.concatenate((self._computed[device], log[:, :2])), begin, end) / (end - begin)
             found[device] = (1 - busy_s / before.period_s, 1 - used)
-        return found
+        return {device: found[self.twins.get(device, device)] for device in found}
 
     @cached_property
     def trace(self) -> Trace:
