@@ -66,7 +66,7 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
             watch.run()
         summary = collector.summary(devices_of(plan))
         if summary.stopped:
-            listener.note(f"stopped after step {summary.steps}, saved in {summary.checkpoint}; --resume goes on")
+            listener.note(summary.stop)
         listener.finished(summary)
         return summary
 

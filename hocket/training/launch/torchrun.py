@@ -100,7 +100,7 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
         return own.summary(devices)
     summary = collector.summary(devices)
     if summary.stopped:
-        listener.note(f"stopped after step {summary.steps}, saved in {summary.checkpoint}; --resume goes on")
+        listener.note(summary.stop)
     listener.finished(summary)
     return summary
 

@@ -63,6 +63,7 @@ class Collector:
 
     Attributes:
         checkpoint: path of the newest checkpoint; None if there is none.
+        checkpoint_steps: steps trained in it.
         done: last report of each worker, by rank.
     """
 
@@ -73,6 +74,7 @@ class Collector:
         self._losses: list[float] = []
         self._odd: set[int] = set()
         self.checkpoint: str | None = None
+        self.checkpoint_steps: int | None = None
         self.done: dict[int, Event] = {}
 
     def take(self, rank: int, event: Event) -> None:
@@ -83,6 +85,7 @@ class Collector:
                 predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
                 self._listener.started(self._next, int(event["steps"]), predicted)
                 self.checkpoint = event.get("checkpoint")
+                self.checkpoint_steps = self._next if self.checkpoint is not None else None
                 self._emit()
             case "loss":
                 partial = self._steps.setdefault(int(event["step"]), _Partial())
@@ -100,8 +103,8 @@ class Collector:
             case "note":
                 self._listener.note(str(event["text"]))
             case "saved":
-                self.checkpoint = str(event["path"])
-                self._listener.saved(int(event["step"]), self.checkpoint)
+                self.checkpoint, self.checkpoint_steps = str(event["path"]), int(event["step"])
+                self._listener.saved(self.checkpoint_steps, self.checkpoint)
             case "done":
                 self.done[rank] = event
 
@@ -165,6 +168,7 @@ class Collector:
             dtype=next(self._told("dtype"), ""),
             device_types=tuple(dict.fromkeys(self._told("device_type"))),
             checkpoint=self.checkpoint,
+            checkpoint_steps=self.checkpoint_steps,
             skipped=max((int(event.get("skipped", 0)) for event in self.done.values()), default=0),
             swaps={devices[rank]: LinkSums(**e["swaps"]) for rank, e in sorted(self.done.items()) if e.get("swaps")},
         )

@@ -173,7 +173,7 @@ class TrainingBar:
         if (
             summary.checkpoint and (summary.losses or summary.iteration_s is not None) and not summary.stopped
         ):  # for a stopped run, a note has named the checkpoint
-            self._say(f"saved in {summary.checkpoint}")
+            self._say(summary.saved)
 
     def close(self) -> None:
         """Restore the terminal, however the run ended."""

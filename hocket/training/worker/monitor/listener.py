@@ -27,6 +27,7 @@ class RunSummary:
         predicted_peak_memory_bytes: peak memory that the plan predicts, by device, for devices with a prediction.
         stopped: True if the run ended early on request.
         checkpoint: path of the newest checkpoint, if any.
+        checkpoint_steps: steps trained in that checkpoint, which are fewer than `steps` if weights were not finite.
         warm_steps: number of steps in the median of `iteration_s`.
         queued_share: largest share of an iteration for which a worker waited for a CPU core, 0 to 1.
         skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip").
@@ -45,6 +46,7 @@ class RunSummary:
     predicted_peak_memory_bytes: dict[int, float] = field(default_factory=dict)
     stopped: bool = False
     checkpoint: str | None = None
+    checkpoint_steps: int | None = None
     warm_steps: float = 0.0
     queued_share: float = 0.0
     skipped: int = 0
@@ -59,6 +61,21 @@ class RunSummary:
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
         return f"for up to {self.queued_share:.0%} of an iteration, a worker waited for a core that other threads used"
+
+    @property
+    def saved(self) -> str:
+        """Note on the folder in which the run is saved, or that it is not."""
+        if self.checkpoint is None:
+            return "not saved; no checkpoint was made"
+        if self.checkpoint_steps == self.steps:
+            return f"saved in {self.checkpoint}"
+        return f"not saved; the newest checkpoint is {self.checkpoint}"
+
+    @property
+    def stop(self) -> str:
+        """Note on a run that ended early on request."""
+        on = "" if self.checkpoint is None else "; --resume goes on"
+        return f"stopped after step {self.steps}, {self.saved}{on}"
 
     def line(self) -> dict[str, Any]:
         """Return the summary as the last line of JSON output."""

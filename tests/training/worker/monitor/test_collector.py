@@ -221,15 +221,41 @@ def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
     Earlier checkpoints are not listed. No phrase is broken, and there is no blank line.
     """
     bar, text = bar_at(80, terminal)
-    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
+    summary = RunSummary(
+        6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000006", checkpoint_steps=6
+    )
     bar.finished(summary)
     bar.close()
     said = text.getvalue()
-    assert said.count("saved/step-00000005") == 1
-    assert said.endswith("saved in saved/step-00000005\n")
+    assert said.count("saved/step-00000006") == 1
+    assert said.endswith("saved in saved/step-00000006\n")
     assert all(line in said for line in spoken(summary, 79 if terminal else None).splitlines())
     if not terminal:
-        assert said == f"{spoken(summary)}\nsaved in saved/step-00000005\n"
+        assert said == f"{spoken(summary)}\nsaved in saved/step-00000006\n"
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_steps_after_the_newest_checkpoint_are_not_called_saved(resumed: bool) -> None:
+    """With --on-nan go, a checkpoint of weights that are not finite is refused; the end does not call it saved."""
+    collector, _ = started(plan("flush"))
+    folder = "saved/step-00000004" if resumed else None
+    collector.take(0, {"event": "start", "first": 4, "steps": 9, "checkpoint": folder})
+    done = {"event": "done", "steps": 8, "iteration_s": None, "peak_memory_bytes": 5, "stopped": True}
+    collector.take(1, loss(4, None, 8))
+    collector.take(0, done)
+    summary = collector.summary((0,))
+    bar, text = bar_at(160)
+    bar.finished(replace(summary, stopped=False))
+    if resumed:
+        newest = f"not saved; the newest checkpoint is {folder}"
+        assert summary.stop == f"stopped after step 8, {newest}; --resume goes on"
+        assert text.getvalue().endswith(f"\n{newest}\n")
+    else:
+        assert summary.stop == "stopped after step 8, not saved; no checkpoint was made"
+        assert "saved in" not in text.getvalue()
+        assert "not saved" not in text.getvalue()
+    collector.take(0, {"event": "saved", "step": 8, "path": "there"})
+    assert collector.summary((0,)).stop == "stopped after step 8, saved in there; --resume goes on"
 
 
 def test_a_run_that_never_began_leaves_no_blank_line() -> None:
@@ -376,6 +402,7 @@ def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
             predicted_iteration_s=0.1,
             peak_memory_bytes={0: 2**20},
             checkpoint="saved/step-00000002",
+            checkpoint_steps=2,
         )
     )
     said = " ".join(text.getvalue().split())
