@@ -16,7 +16,8 @@ checkpoint. This drain changes the result: the update rule starts again after it
 the steps at which checkpoints are made.
 
 Names: `model.NAME` for parameters and buffers, `optimizer.NAME.KEY` for the optimizer's state of one parameter. If
-several workers hold the same state (replicas, tied parameters), the lowest rank writes it.
+several workers hold the same state (replicas, tied parameters), the lowest rank writes it. The first worker also writes
+parameters and buffers that no stage uses.
 """
 
 import hashlib

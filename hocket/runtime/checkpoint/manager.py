@@ -3,7 +3,7 @@
 It defines the names of a worker's state in a checkpoint, and chooses the checkpoint from which a run resumes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,7 @@ class CheckpointManager:
         self._job, self._folder, self._board = job, folder, board
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
         self._versions: tuple[int, ...] = ()
+        self._unheld: dict[str, Tensor] | None = None
         self.path: Path | None = None
 
     def resume(self, engine: Worker, speak: Report) -> int:
@@ -76,11 +77,14 @@ class CheckpointManager:
         if found is None:
             return 0
         self.path, self._versions = found.path, _versions(found.position, len(layout.cuts))
-        held = engine.described()
+        held, unheld = engine.described(), self._unheld_of(engine)
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
         _check_optimizer(self._job, found.path, state, parts)
         engine.load(state)
+        stored = found.load(lambda name: name.partition(".")[2] in unheld and name.startswith("model."))
+        unheld.update(like_in(stored, unheld))
+        self._note_missing(found, [name for name in held["frozen"] if name not in state["frozen"]], speak)
         return _first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
@@ -122,8 +126,29 @@ class CheckpointManager:
                 )
             speak({"event": "note", "text": f"no checkpoint is written, because weights are not finite: {text}"})
             return None
+        state = {f"model.{name}": tensor for name, tensor in self._unheld_of(engine).items()} | state
         self.path = save(self._folder, position, state, self._board, self._keep, wholes)
         return self.path
+
+    def _unheld_of(self, engine: Worker) -> dict[str, Tensor]:
+        """Return the tensors of the model that no stage uses, on the first worker.
+
+        It is a collective call when it is called first.
+        """
+        if self._unheld is None:
+            described, parts = engine.described(), engine.device.captured.parts
+            names = [name for kind in ("weights", "frozen", "buffers") for name in described[kind]]
+            held = sorted({parts[name].name if name in parts else name for name in names})
+            every = {name for fact in self._board.share({"names": held}) for name in fact["names"]}
+            self._unheld = unheld_by(every, self._job) if self._board.rank == 0 else {}
+        return self._unheld
+
+    def _note_missing(self, found: Checkpoint, names: list[str], speak: Report) -> None:
+        missing = sorted({name for fact in self._board.share({"names": names}) for name in fact["names"]})
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            text = f"{found.path} lacks the frozen parameter {missing[0]}{more}: values of the job's model are used"
+            speak({"event": "note", "text": text})
 
     def _found(self, plan_digest: str, speak: Report) -> Checkpoint | None:
         if not self._resumes:
@@ -266,13 +291,43 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
     return found[:_MOST_NAMED]
 
 
+def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
+    """Return the parameters and persistent buffers of a model that no stage holds, by name.
+
+    Tensors with several names have their first one, and are left out if they are held under any name.
+
+    Arguments:
+        held: names of the parameters and buffers that stages hold.
+    """
+    parameters = job.model.named_parameters(remove_duplicate=False)
+    every: dict[str, Tensor] = {**dict(parameters), **dict(job.model.named_buffers(remove_duplicate=False))}
+    seen, stored = {id(every[name]) for name in held if name in every}, job.model.state_dict()
+    found = {}
+    for name, tensor in every.items():
+        if id(tensor) not in seen and name in stored:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found
+
+
+def like_in(found: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return those tensors of a checkpoint that have the shape and dtype of the given ones, by name.
+
+    Arguments:
+        found: entries by checkpoint name.
+        held: tensors by their names in the model.
+    """
+    pairs = ((name, found.get(f"model.{name}"), tensor) for name, tensor in held.items())
+    return {n: t for n, t, own in pairs if isinstance(t, Tensor) and (t.shape, t.dtype) == (own.shape, own.dtype)}
+
+
 def flat(
     state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     """Convert an engine's state to checkpoint entries.
 
     Arguments:
-        state: weights, buffers and optimizer state, see `Worker.state`.
+        state: parameters, buffers and optimizer state, see `Worker.state`.
         parts: parameters that are rows of a whole parameter, by name. Optimizer state of such a parameter's shape
             consists of the same rows.
 
@@ -281,7 +336,7 @@ def flat(
     """
     found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
     wholes: dict[str, tuple[int, ...]] = {}
-    for name, tensor in state["weights"].items():
+    for name, tensor in {**state["weights"], **state.get("frozen", {})}.items():
         optimizer = {f"optimizer.{{}}.{key}": value for key, value in state["optimizer"].get(name, {}).items()}
         for form, value in ({"model.{}": tensor} | optimizer).items():
             if name not in parts:
@@ -299,11 +354,13 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Calla
     """Return a predicate: True for the name of a checkpoint entry that a worker needs.
 
     Arguments:
-        held: the worker's weights and buffers as meta tensors, see `Worker.described`.
+        held: the worker's parameters and buffers as meta tensors, see `Worker.described`.
         parts: parameters that are rows of a whole parameter, by name.
     """
-    weights = {parts[name].name if name in parts else name for name in held["weights"]}
-    model = {f"model.{name}" for name in (*weights, *held["buffers"])}
+    weights, frozen = (
+        {parts[name].name if name in parts else name for name in held.get(kind, {})} for kind in ("weights", "frozen")
+    )
+    model = {f"model.{name}" for name in (*weights, *frozen, *held["buffers"])}
     optimizer = {f"optimizer.{name}" for name in weights}
     return lambda name: name in model or name.rpartition(".")[0] in optimizer
 
@@ -313,15 +370,15 @@ def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[s
 
     Arguments:
         found: entries by checkpoint name.
-        held: the worker's weights as meta tensors, see `Worker.described`.
+        held: the worker's parameters as meta tensors, see `Worker.described`.
         parts: parameters that are rows of a whole parameter, by name.
 
     Returns:
         The entries, with the names of the rows in place of the whole parameter's name. Optimizer state is cut as well.
     """
-    out = dict(found)
-    for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
-        rows = slice(part.first, part.first + len(held["weights"][name]))
+    out, own_rows = dict(found), {**held["weights"], **held.get("frozen", {})}
+    for name, part in ((name, parts[name]) for name in own_rows if name in parts):
+        rows = slice(part.first, part.first + len(own_rows[name]))
         for key, value in found.items():
             if _weight_of(key) == part.name:
                 own = value[rows] if isinstance(value, Tensor) and value.shape == part.shape else value
@@ -337,19 +394,24 @@ def _weight_of(key: str) -> str:
 
 
 def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert checkpoint entries to an engine's state; check weights and buffers.
+    """Convert checkpoint entries to an engine's state; check parameters and buffers.
+
+    Checkpoints of earlier versions have no frozen parameters. The state then lacks them, too.
 
     Arguments:
         found: entries by checkpoint name.
-        held: the engine's weights and buffers as meta tensors, to check shapes and dtypes.
+        held: the engine's parameters and buffers as meta tensors, to check shapes and dtypes.
 
     Raises:
-        InputError: a weight or buffer is missing, or has another shape or dtype.
+        InputError: a weight or buffer is missing, or a parameter or buffer has another shape or dtype.
     """
-    state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
-    for part in ("weights", "buffers"):
-        for name, tensor in held[part].items():
+    state: dict[str, Any] = {"weights": {}, "frozen": {}, "buffers": {}}
+    state["optimizer"] = {name: {} for name in held["weights"]}
+    for part in ("weights", "frozen", "buffers"):
+        for name, tensor in held.get(part, {}).items():
             there = found.get(f"model.{name}")
+            if there is None and part == "frozen":
+                continue
             if not isinstance(there, Tensor) or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
                 what = f"{tuple(there.shape)} of {there.dtype}" if isinstance(there, Tensor) else "nothing"
                 expected = f"{tuple(tensor.shape)} of {tensor.dtype}, as in the model"

@@ -157,8 +157,9 @@ class Worker:
     # -- between segments
 
     def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
-        """Return unsharded weights, buffers and optimizer state of this device's stages.
+        """Return the unsharded state of this device's stages.
 
+        It has weights, frozen parameters, buffers and optimizer state.
         The form is that of ModelState.state, with global names. For ranks of a tensor-parallel group, and for replicas
         with sharded steps, this is a collective call. By default every rank gets all tensors.
 
@@ -176,19 +177,20 @@ class Worker:
         try:
             return division.whole(
                 found,
-                lambda tensor: self._groups.gathered(tensor, division.split.width).cpu(),
+                lambda tensor: self._groups.gathered(tensor.to(self.device.device), division.split.width).cpu(),
                 not to_save or division.member == 0,
             )
         except TransferError as error:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 
     def described(self) -> dict[str, dict[str, Tensor]]:
-        """Return unsharded weights and buffers as meta tensors, in the form of `state`.
+        """Return unsharded parameters and buffers as meta tensors, in the form of `state`.
 
         The optimizer state is left empty. It does not communicate.
         """
         found: dict[str, dict[str, Any]] = {
             "weights": self.device.model.described(),
+            "frozen": {name: tensor.to("meta") for name, tensor in self.device.model.frozen().items()},
             "buffers": {name: tensor.to("meta") for name, tensor in self.device.model.buffers().items()},
             "optimizer": {},
         }
@@ -207,7 +209,7 @@ class Worker:
         self._groups.close()
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load unsharded weights, buffers and optimizer state, in the form of `state`.
+        """Load unsharded parameters, buffers and optimizer state, in the form of `state`.
 
         Entries of other devices are ignored.
         """

@@ -1,6 +1,6 @@
 """Model state: a device's part of the model between segments, by global name.
 
-It has weights, buffers and optimizer state. Tensors are copied only if necessary. State that is sharded among replicas
+It has weights, frozen parameters, buffers and optimizer state. Tensors are copied only if necessary. State that is sharded among replicas
 is gathered by functions that the caller passes.
 """
 
@@ -21,7 +21,10 @@ from hocket.runtime.update.weight_versions import MASTER
 
 
 class ModelState:
-    """Weights, buffers and optimizer state of one device's stages, by global name."""
+    """Weights, frozen parameters, buffers and optimizer state of one device's stages.
+
+    All are by global name. "Weights" are trained.
+    """
 
     def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
         self._waves, self._stages, self._swapping = waves(rule), stages, swapping
@@ -64,6 +67,10 @@ class ModelState:
         """
         return {name: tensor for runner in self._stages.values() for name, tensor in runner.buffers.items()}
 
+    def frozen(self) -> dict[str, Tensor]:
+        """Return frozen parameters by global name, not copied, in the model's own precision."""
+        return {name: tensor for runner in self._stages.values() for name, tensor in runner.frozen.items()}
+
     @property
     def optimizer(self) -> str:
         """Name of the optimizer, such as "SGD"; empty if this device trains no weights."""
@@ -82,7 +89,8 @@ class ModelState:
             gathers: all-gather of each stage with sharded steps, by stage. The call is then collective.
 
         Returns:
-            {"weights": {name: tensor}, "buffers": {name: tensor}, "optimizer": {parameter: {key: tensor or number}}}.
+            {"weights": {name: tensor}, "frozen": {name: tensor}, "buffers": {name: tensor},
+            "optimizer": {parameter: {key: tensor or number}}}.
         """
         self.meet()
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
@@ -90,12 +98,17 @@ class ModelState:
         if self._swapping is not None:
             optimizer = {name: self._swapping.readable(entries) for name, entries in optimizer.items()}
         masters = {name: entries.pop(MASTER) for name, entries in optimizer.items() if MASTER in entries}
-        return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
+        return {
+            "weights": {**self.tensors(gathers), **masters},
+            "frozen": self.frozen(),
+            "buffers": self.buffers(),
+            "optimizer": optimizer,
+        }
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights, buffers and optimizer state, in the form that `state` returns.
 
-        Names that this device does not have are ignored.
+        Names that this device does not have are ignored. Frozen parameters that the state lacks keep their values.
 
         Raises:
             InputError: a weight of this device is missing.
@@ -106,6 +119,7 @@ class ModelState:
                     raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
             with nullcontext() if self._swapping is None else self._swapping.at_hand(stage, runner):
                 runner.weights.load(state["weights"], state["optimizer"])
+                runner.load_frozen(state.get("frozen", {}))
             for name, tensor in runner.buffers.items():
                 if name in state["buffers"]:
                     tensor.copy_(state["buffers"][name])

@@ -1,6 +1,6 @@
 """One stage on one device: layers for each microbatch size, weights, buffers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -20,6 +20,7 @@ class StageRunner:
     Attributes:
         weights: weight versions, gradients and optimizer.
         buffers: buffers by global name.
+        frozen: frozen parameters by global name, in the model's own precision.
 
     Arguments:
         part: the stage's layers, parameters and boundaries.
@@ -42,10 +43,10 @@ class StageRunner:
         self._runs: dict[int, tuple[Stage, ...]] = {
             size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
         }
-        trainable = [name for bucket in part.buckets for name in bucket.names]
+        trainable = {name for bucket in part.buckets for name in bucket.names}
         stages = next(iter(self._runs.values()))
         found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
-        ordered = {name: found[name] for name in part.parameters if name in set(trainable)}
+        ordered = {name: found[name] for name in part.parameters if name in trainable}
         replicas = sorted(part.shape.devices)
         self.weights = StageWeights(
             ordered,
@@ -56,11 +57,11 @@ class StageRunner:
             captured.masters(ordered, device),
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
+        self._frozen = {name: tensor for name, tensor in found.items() if name not in trainable}
+        self.frozen = captured.masters(self._frozen, "cpu") or dict(self._frozen)
         self._kept: dict[str, Tensor] = {}
         self._bound: dict[int, WeightSlot] = {}
-        for stages in self._runs.values():
-            for stage in stages:
-                stage.bind({name: self.buffers[name] for name in stage.buffers()})
+        self._bind_untrained()
         for size in self._runs:
             self._bind(size, self.weights.slots[0])
 
@@ -76,6 +77,19 @@ class StageRunner:
         for name, kept in self._kept.items():
             self.buffers[name].copy_(kept)
 
+    def load_frozen(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load frozen parameters by global name, in the model's own precision.
+
+        Other names are ignored. The job's own model keeps its values.
+        """
+        for name in self.frozen.keys() & tensors.keys():
+            if not torch.equal(self.frozen[name].cpu(), tensors[name].cpu()):
+                # The job's model may share the tensor's memory, so it is replaced instead of changed.
+                like, own = self._frozen[name], self.frozen[name]
+                self.frozen[name] = tensors[name].detach().to(own.device, own.dtype, copy=True)
+                self._frozen[name] = self.frozen[name].to(like.device, like.dtype)
+        self._bind_untrained()
+
     def use_eager(self) -> None:
         """Execute layer by layer from now on, even if the stage was compiled."""
         if not self._compile:
@@ -83,9 +97,7 @@ class StageRunner:
         self._compile = ""
         self._runs = {size: self._stages(stages[0].captured) for size, stages in self._runs.items()}
         self._bound.clear()
-        for stages in self._runs.values():
-            for stage in stages:
-                stage.bind({name: self.buffers[name] for name in stage.buffers()})
+        self._bind_untrained()
 
     def _stages(self, captured: Captured) -> tuple[Stage, ...]:
         # A stage of a branching model may have gaps between its layers. Each contiguous run of layers is executed by
@@ -97,6 +109,12 @@ class StageRunner:
             else:
                 runs.append([layer])
         return tuple(Stage(captured, run, device=self.device, share=True, compile=self._compile) for run in runs)
+
+    def _bind_untrained(self) -> None:
+        """Let the layers for every microbatch size use the same buffers and frozen parameters."""
+        for stage in (stage for stages in self._runs.values() for stage in stages):
+            stage.bind({name: self.buffers[name] for name in stage.buffers()})
+            stage.bind({name: self._frozen[name] for name in stage.parameters() if name in self._frozen})
 
     def _bind(self, size: int, slot: WeightSlot) -> None:
         if self._bound.get(size) is not slot:

@@ -130,7 +130,7 @@ class Division:
         weight.
 
         Arguments:
-            state: this rank's weights, buffers and optimizer state, see `ModelState.state`.
+            state: this rank's parameters, buffers and optimizer state, see `ModelState.state`.
             gather: all-gather between the ranks.
             keeps: False if this rank only contributes its shards. The result then has only tensors that are not
                 divided.
@@ -145,6 +145,8 @@ class Division:
             for name in self._divided(state["weights"]):
                 del found["weights"][name]
                 found["optimizer"].pop(name, None)
+            for name in self._divided(state.get("frozen", {})):
+                del found["frozen"][name]
         return found
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:
@@ -161,13 +163,15 @@ class Division:
         Arguments:
             turn: called with the name of the weight and the tensor; returns the new tensor.
         """
-        weights = dict(state["weights"])
+        weights, frozen = dict(state["weights"]), dict(state.get("frozen", {}))
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
         for name in self._divided(state["weights"]):
             for key, value in self._alike(optimizer.get(name, {}), weights[name]):
                 optimizer[name][key] = turn(name, value)
             weights[name] = turn(name, weights[name])
-        return {"weights": weights, "buffers": dict(state["buffers"]), "optimizer": optimizer}
+        for name in self._divided(frozen):
+            frozen[name] = turn(name, frozen[name])
+        return {"weights": weights, "frozen": frozen, "buffers": dict(state["buffers"]), "optimizer": optimizer}
 
     @property
     def divided(self) -> frozenset[str]:

@@ -298,7 +298,7 @@ def test_state_moves_to_another_plan(model, before, case):
     """
     graph = captured(model, "adam")
     first, _ = run(graph, before, steps=5)
-    state = {"weights": {}, "buffers": {}, "optimizer": {}}
+    state = {"weights": {}, "frozen": {}, "buffers": {}, "optimizer": {}}
     for device in first.devices.values():
         for part, entries in device.model.state().items():
             state[part].update(entries)

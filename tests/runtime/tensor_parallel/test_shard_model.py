@@ -28,10 +28,12 @@ def split() -> TensorSplit:
 
 
 def moved(division: Division) -> dict[str, dict[str, Any]]:
-    """A state of a divided job after a step of Adam, drawn."""
+    """A state of a divided job after a step of Adam, drawn; the projections of attention are frozen."""
     weights = {name: p.detach().clone() for name, p in division.job.model.named_parameters()}
     entries = {n: {"step": torch.tensor(1.0), "exp_avg": 2 * t, "exp_avg_sq": 3 * t} for n, t in weights.items()}
-    return {"weights": weights, "buffers": {}, "optimizer": entries}
+    frozen = {name: weights.pop(name) for name in list(weights) if "attn" in name}
+    entries = {name: entries[name] for name in weights}
+    return {"weights": weights, "frozen": frozen, "buffers": {}, "optimizer": entries}
 
 
 def test_a_state_is_whole_again(split: TensorSplit) -> None:
@@ -45,7 +47,11 @@ def test_a_state_is_whole_again(split: TensorSplit) -> None:
     # A detached tensor is another object: known by its memory.
     there = {mine.data_ptr(): other[id(mine)] for mine in _tensors(states[0])}
     whole = divisions[0].whole(states[0], lambda tensor: [tensor, there[tensor.data_ptr()]])
+    assert set(whole["frozen"]) == {name for name, _ in JOB.model.named_parameters() if "attn" in name}
     for name, p in JOB.model.named_parameters():
+        if name in whole["frozen"]:
+            assert torch.equal(whole["frozen"][name], p)
+            continue
         assert torch.equal(whole["weights"][name], p)
         assert torch.equal(whole["optimizer"][name]["exp_avg"], 2 * p)
         assert torch.equal(whole["optimizer"][name]["exp_avg_sq"], 3 * p)
@@ -53,10 +59,13 @@ def test_a_state_is_whole_again(split: TensorSplit) -> None:
     for division, state in zip(divisions, states, strict=True):
         for found, expected in zip(_tensors(division.part(whole)), _tensors(state), strict=True):
             assert torch.equal(found, expected)
+    rest = divisions[1].whole(states[0], lambda tensor: [tensor, there[tensor.data_ptr()]], keeps=False)
+    assert not divisions[1].divided & {*rest["weights"], *rest["frozen"], *rest["optimizer"]}
 
 
 def _tensors(state: dict[str, dict[str, Any]]) -> list[Tensor]:
-    return [*state["weights"].values(), *(t for entries in state["optimizer"].values() for t in entries.values())]
+    plain = [*state["weights"].values(), *state["frozen"].values()]
+    return [*plain, *(t for entries in state["optimizer"].values() for t in entries.values())]
 
 
 def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:

@@ -123,7 +123,7 @@ def test_state_moves_between_precisions() -> None:
     case = Case("flush", (1, 1))
     graph = short("gpt untied", "adam")
     first, _ = run(graph, case)
-    state = {"weights": {}, "buffers": {}, "optimizer": {}}
+    state = {"weights": {}, "frozen": {}, "buffers": {}, "optimizer": {}}
     for device in first.devices.values():
         for part, entries in device.model.state().items():
             state[part].update(copy.deepcopy(dict(entries)))
