@@ -116,12 +116,34 @@ class SimulatedWorkers:
         a, b = self.rows[jobs[0]], self.rows[jobs[1]]
         return float(self._beside[a, b, column]), float(self._beside[b, a, column])
 
-    def settle(self, now_s: float) -> np.ndarray:
-        """Count the steps of all running jobs up to now, and return the job indices."""
-        found = self._jobs_running()
+    def settle(self, now_s: float, jobs: np.ndarray | None = None) -> np.ndarray:
+        """Count the steps of running jobs up to now, and return the job indices.
+
+        Arguments:
+            jobs: indices of the running jobs to count; None for all.
+        """
+        found = self._jobs_running() if jobs is None else jobs
         self._count(found, now_s)
-        self.settled_s = now_s
+        if jobs is None:
+            self.settled_s = now_s
         return found
+
+    def jobs_on(self, kind: int, workers: Iterable[int]) -> np.ndarray:
+        """Indices of the running jobs with a lease on any of these workers.
+
+        Arguments:
+            kind: index of the worker type.
+            workers: worker numbers within the type.
+        """
+        gone = set(workers)
+        found = [
+            j
+            for jobs, lease in self.held.values()
+            if self._type_of[lease.column] == kind and not gone.isdisjoint(lease.workers)
+            for j in jobs
+            if j in self.running
+        ]
+        return np.array(found, dtype=np.int64)
 
     def _jobs_running(self) -> np.ndarray:
         if self._jobs is None:

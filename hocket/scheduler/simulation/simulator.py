@@ -225,9 +225,14 @@ class Simulation:
             return False
         raise self._stalled.error(self.waiting, self.core, machine)
 
-    def _progress(self) -> None:
-        """Report the progress of all running jobs."""
-        ran = self.machine.settle(self.now_s)
+    def _progress(self, warned: WorkersLost | None = None) -> None:
+        """Report the progress of all running jobs, or of the jobs on workers with a notice.
+
+        Arguments:
+            warned: the workers that leave; None for all jobs.
+        """
+        machine = self.machine
+        ran = machine.settle(self.now_s, None if warned is None else machine.jobs_on(warned.type, warned.workers))
         if len(ran):
             names = tuple(map(self._names.__getitem__, ran.tolist()))
             busy_s = tuple(self.machine.busy_s[ran].tolist()) if self.options.whole_steps else ()
@@ -270,7 +275,7 @@ class Simulation:
             change = len(event.workers) * (1 if isinstance(event, WorkersJoined) else -1)
             self._workers(event.type, self.up[event.type] + change)
             if isinstance(event, WorkersLost) and event.warned:
-                self._progress()
+                self._progress(event)  # only these jobs save their work
         self._tell(event)
         if isinstance(event, JobWithdrawn):
             self.waiting.discard(machine.place[event.job])

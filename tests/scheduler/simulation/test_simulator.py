@@ -249,6 +249,24 @@ def test_lost_workers_take_the_round_with_them() -> None:
     assert run.records[0].preemptions == 1
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_notice_saves_only_the_work_on_its_workers(whole: bool) -> None:
+    """A notice for one worker at 290 s does not save the work of the job on another, lost at 300 s without notice.
+
+    The job with the notice keeps its 290 s.
+    """
+    types = (WorkerType("fast", 1, 1), WorkerType("other", 1, 1, accelerator="fast"))
+    given = [(290.0, WorkersLost(0, (0,), True)), (300.0, WorkersLost(1, (0,))), (360.0, WorkersJoined(0, (0,)))]
+    given.append((360.0, WorkersJoined(1, (0,))))
+    options = SimulatorOptions(whole_steps=whole)
+    run = simulate(jobs(5_000.0, 5_000.0), types, table(), policy_named("isolated"), options, given)
+    begun = {span.jobs[0]: (span.type, span.ended_s) for span in run.spans[:2]}
+    assert sorted(begun.values()) == [(0, 290.0), (1, 300.0)]
+    for k, record in enumerate(run.records):
+        kept_s = 290.0 if begun[k][0] == 0 else 0.0
+        assert record.finished_s == pytest.approx(360.0 + 500.0 - kept_s)
+
+
 def test_a_job_that_fits_nowhere_is_refused() -> None:
     """A job that cannot run is refused with a reason; the others run."""
     work = Workload((Job("0", "m", 100.0, 2), Job("1", "m", 100.0)))
