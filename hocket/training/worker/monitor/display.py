@@ -20,6 +20,8 @@ _THAN, _NONE = " than measured", 0.0005
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is averaged, and steps before it is shown.
 _WINDOW, _WARM = 20, 3
+# Steps that come within these seconds count as one: under torchrun reports come in bursts, every quarter of a second.
+_TOGETHER_S = 0.1
 # A log gets this many lines over a run, and a further line after this many seconds without one.
 _LINES, _QUIET_S = 20, 30.0
 
@@ -88,8 +90,9 @@ class TrainingBar:
 
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        self._took = deque[tuple[float, int, bool]](maxlen=_WINDOW - 1)  # seconds, samples, with a checkpoint
-        self._last: tuple[float, int] | None = None
+        # Seconds, steps, samples, and whether a checkpoint was made.
+        self._took = deque[tuple[float, int, int, bool]](maxlen=_WINDOW - 1)
+        self._last: tuple[float, int, int] | None = None
         self._saving = False
         self._log, self._logged_s, self._first = log, clock(), 0
         self._predicted_s: float | None = None
@@ -106,10 +109,12 @@ class TrainingBar:
 
     def step(self, line: dict[str, Any]) -> None:
         """Move the bar."""
-        now = self._clock(), int(line["samples"])
-        if self._last is not None:
-            self._took.append((now[0] - self._last[0], now[1] - self._last[1], self._saving))
-        self._last, self._saving = now, False
+        now = self._clock(), int(line["step"]), int(line["samples"])
+        last = self._last or now
+        if self._last is not None and now[0] - last[0] >= _TOGETHER_S:
+            self._took.append((now[0] - last[0], now[1] - last[1], now[2] - last[2], self._saving))
+        if self._last is None or now[0] - last[0] >= _TOGETHER_S:
+            self._last, self._saving = now, False
         self._done = line["step"]
         self._figures = self.figures(line)
         if self._log is not None:
@@ -132,15 +137,14 @@ class TrainingBar:
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
         if len(self._took) >= _WARM:
-            steady = [(s, samples) for s, samples, saving in self._took if not saving]
-            steady = steady or [(s, samples) for s, samples, _ in self._took]
-            steady_s, samples = sum(s for s, _ in steady), sum(samples for _, samples in steady)
-            if steady_s > 0:
-                left_s = sum(s for s, _, _ in self._took) / len(self._took) * (self._steps - self._done)
-                parts += [f"{show_seconds(steady_s / len(steady))} a step", f"{_clock_of(left_s)} left"]
-                if self._predicted_s:
-                    parts.append(f"{show_seconds(self._predicted_s)} predicted")
-                parts.append(f"{show_number(samples / steady_s)} samples/s")
+            steady = [took for took in self._took if not took[-1]] or list(self._took)
+            steady_s, steps, samples = (sum(took[k] for took in steady) for k in range(3))
+            all_s, all_steps = (sum(took[k] for took in self._took) for k in range(2))
+            left_s = all_s / all_steps * (self._steps - self._done)
+            parts += [f"{show_seconds(steady_s / steps)} a step", f"{_clock_of(left_s)} left"]
+            if self._predicted_s:
+                parts.append(f"{show_seconds(self._predicted_s)} predicted")
+            parts.append(f"{show_number(samples / steady_s)} samples/s")
         return tuple(parts)
 
     def line(self, width: int) -> str:

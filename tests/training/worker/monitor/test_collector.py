@@ -369,6 +369,24 @@ def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
     assert bar.figures({"loss": 1.0})[1] == "1.25 s a step"
 
 
+def test_the_pace_of_steps_that_come_in_bursts() -> None:
+    """Reports of torchrun's workers come in bursts; the pace is that of the steps, not of the reports of a burst.
+
+    Nothing is said of the pace before it is known. It is the same at the beginning and the end of a burst.
+    """
+    bar, now_s = timed_bar()
+    said = set()
+    for step in range(1, 1001):
+        if step % 50 == 1:
+            now_s[0] += 0.25
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+        said |= {bar.figures({"loss": 1.0})[1:2]}
+        if step <= 150:
+            assert said == {()}
+    assert said == {(), ("5 ms a step",)}
+    assert bar.figures({"loss": 1.0})[-1] == "1,600 samples/s"
+
+
 def timed_bar() -> tuple[TrainingBar, list[float]]:
     """A bar at the start of a thousand steps, and its clock."""
     now_s = [0.0]
