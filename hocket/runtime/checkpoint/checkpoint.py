@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -184,6 +185,21 @@ def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
+def by_samples(folder: Path) -> dict[str, float]:
+    """Return the number of samples trained in each checkpoint, oldest first, by folder name.
+
+    Samples order checkpoints of different batch sizes, unlike steps. A checkpoint with a damaged manifest may be the
+    newest one, so it is the last and has infinitely many samples.
+    """
+    found: dict[str, float] = {}
+    for name in names_in(folder):
+        try:
+            found[name] = Manifest.read(folder / name).position.samples
+        except InputError:
+            found[name] = inf
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
 def save(
     folder: Path,
     position: Position,
@@ -202,8 +218,8 @@ def save(
         state: tensors and plain values (numbers, texts, None) that this worker holds, by name. If several workers hold
             the same name, the lowest rank writes it.
         board: exchange of JSON values among the workers.
-        keep: number of newest checkpoints to keep. Older ones are removed after the new one is complete. An older
-            checkpoint is verified first; if it is damaged, it is renamed and kept.
+        keep: number of newest checkpoints to keep, by samples. Older ones are removed after the new one is complete.
+            An older checkpoint is verified first; if it is damaged, it is renamed and kept.
         wholes: shapes of whole tensors of which `state` holds only a shard, by the whole tensor's name. The name of a
             shard ends in its offsets: `NAME@0,128` (dcp_storage.py).
 
@@ -232,7 +248,7 @@ def save(
         if problem:
             shutil.rmtree(part, ignore_errors=True)
         else:
-            _forget(folder, keep)
+            _forget(final, keep)
     # Round 3: the checkpoint is complete.
     _raise_first(folder, [fact["problem"] for fact in board.share({"problem": problem})])
     return final
@@ -248,7 +264,8 @@ def newest(folder: Path, board: KVExchange, warn: Callable[[str], None]) -> Chec
         board: exchange of JSON values among the workers.
         warn: called on every worker with a message for each newer checkpoint that is damaged.
     """
-    for name in board.share({"names": names_in(folder)[::-1]})[0]["names"]:
+    names = list(by_samples(folder)) if board.rank == 0 else []
+    for name in board.share({"names": names[::-1]})[0]["names"]:
         path = folder / name
         problems = [fact["problem"] for fact in board.share({"problem": _problem_of(path, board.rank, board.workers)})]
         problem = next(filter(None, problems), "")
@@ -373,13 +390,16 @@ def damaged_path(path: Path) -> Path:
     return next(one for one in map(path.with_name, names) if not one.exists())
 
 
-def _forget(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints.
+def _forget(written: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the one just written.
 
     A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint. A checkpoint
     that is damaged already is renamed (see `damaged_path`) and kept.
     """
-    for path in (folder / name for name in names_in(folder)[:-keep]):
+    folder = written.parent
+    samples = by_samples(folder)
+    kept = [name for name in samples if samples[name] < inf][-keep:]
+    for path in (folder / name for name in samples if name not in kept and name != written.name):
         damaged = bool(_problem_of(path))
         try:
             path.rename(damaged_path(path) if damaged else path.with_name(f".{path.name}.old"))

@@ -14,7 +14,7 @@ from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
-from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, damaged_path, names_in, newest, save, step_of
+from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, by_samples, damaged_path, names_in, newest, save
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
@@ -193,9 +193,9 @@ def set_aside(found: Checkpoint, board: KVExchange) -> None:
     """
     problem, folder = "", found.path.parent
     try:
-        for name in names_in(folder) if board.rank == 0 else []:
-            if step_of(name) > found.position.step:
-                (folder / name).rename(damaged_path(folder / name))
+        names = list(by_samples(folder)) if board.rank == 0 else [found.path.name]
+        for name in names[names.index(found.path.name) + 1 :]:
+            (folder / name).rename(damaged_path(folder / name))
     except OSError as error:
         problem = str(error)
     problem = board.share({"problem": problem})[0]["problem"]

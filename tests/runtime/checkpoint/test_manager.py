@@ -15,11 +15,11 @@ from hocket.runtime.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
 
-def saved(folder: Path, *steps: int, keep: int = 9) -> None:
+def saved(folder: Path, *steps: int, keep: int = 9, batch_size: int = 8) -> None:
     """Whole checkpoints of these steps."""
     for step in steps:
         state = {"model.a": 1.0, "model.b": torch.ones(3)}
-        save(folder, Position(step, 8 * step, "tiny"), state, KVExchange(None, 0, 1), keep)
+        save(folder, Position(step, batch_size * step, "tiny"), state, KVExchange(None, 0, 1), keep)
 
 
 def damaged(folder: Path, *steps: int) -> None:
@@ -93,6 +93,31 @@ def test_damaged_checkpoints_older_than_the_one_that_a_run_goes_on_from_are_neve
         "step-00000003.damaged",
     ]
     assert not list(folder.glob(".step-*"))
+
+
+def test_checkpoints_of_another_batch_size_are_ordered_by_samples(tmp_path: Path) -> None:
+    """After a change of batch size, the newest checkpoint has the most samples, not the most steps.
+
+    It is resumed from and kept. One with a damaged manifest may be newer; it is set aside and never deleted.
+    """
+    folder = tmp_path / "saved"
+    saved(folder, 75, 100)
+    for step in (80, 90):
+        saved(folder, step, keep=2, batch_size=16)
+    assert names_in(folder) == ["step-00000080", "step-00000090"]
+    saved(folder, 200)
+    saved(folder, 130, keep=1, batch_size=16)
+    assert names_in(folder) == ["step-00000130"]
+    saved(folder, 250)
+    saved(folder, 140, batch_size=16)
+    damaged(folder, 140)
+    step, notes = found(folder, True)
+    assert step == 130
+    assert sum("step-00000140 is damaged" in note for note in notes) == 1
+    assert names_in(folder) == ["step-00000130", "step-00000250"]
+    saved(folder, 100, batch_size=8)  # older by samples, but just written
+    saved(folder, 99, keep=1, batch_size=8)
+    assert names_in(folder) == ["step-00000099", "step-00000130"]
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
