@@ -21,6 +21,7 @@ from hocket.planning.search.make_plan import make_plan
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy
+from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.documents import parse_yaml, write_yaml
 from tests.tiers import examples
@@ -44,11 +45,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_workers() -> Any:
-    """Launches that begin are taken for runs: what is asked before is what is tested."""
+    """Launches that begin are taken for runs: what is asked before is what is tested.
+
+    A launch begins with the check of its plan.
+    """
+
+    def launch(job: object, run_plan: RunPlan, *_: object) -> RunSummary:
+        assert run_plan.checked
+        return RunSummary(1)
+
     with pytest.MonkeyPatch.context() as patch:
         import hocket.training.launch.local as module
 
-        patch.setattr(module, "launch", lambda *_: RunSummary(1))
+        patch.setattr(module, "launch", launch)
         yield
 
 
