@@ -53,7 +53,6 @@ _OPTIONS = {
 _BUDGETED = "makespan_budget"
 _KINDS = {"--report": REPORT_FILE, "--output": WORKLOAD_FILE, "--bills": BILLS_FILE}
 _OF_COST = ("min_cost", "min_cost_slo")
-_ALONE = ("allox", "isolated", "uniform_progress")  # policies that never let jobs share workers
 # Names that papers and other schedulers use for these policies.
 _CALLED = {
     "las": "max_min_fairness",
@@ -131,10 +130,11 @@ def check_sharing(policy: PolicyChoice, option: bool) -> None:
         InputError: at the option, or at --policy for the suffix.
     """
     from hocket.errors import InputError
+    from hocket.util.registry import load
 
     name, *ways = policy.spelt.split(":")
     asked = option or "space-sharing" in ways
-    if asked and ("agnostic" in ways or name in _ALONE):
+    if asked and ("agnostic" in ways or not load("hocket.scheduler.policies", name, "policy").SHARES):
         shown = f"{name}:agnostic" if "agnostic" in ways else name
         place = "--space-sharing" if option else "--policy"
         step = "Give NAME:space-sharing to the policies that do." if option else "Leave the suffix out."

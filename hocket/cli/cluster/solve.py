@@ -77,17 +77,9 @@ def solve(
     import time
     from dataclasses import replace
 
-    from hocket.cli.cluster.policy_options import (
-        by_options,
-        check_budget,
-        check_prices,
-        check_sharing,
-        check_table,
-        policy_of,
-    )
+    from hocket.cli.cluster.policy_options import by_options, check_budget, check_prices, check_sharing, policy_of
     from hocket.cli.output.footnotes import of_deadlines
     from hocket.cli.output.tables import print_json
-    from hocket.scheduler.readers import gavel_snapshot, read_throughputs
 
     chosen = policy_of(policy, agnostic)
     check_sharing(chosen, space_sharing)
@@ -95,10 +87,7 @@ def solve(
     shares = space_sharing or chosen.options.space_sharing
     _check_used(chosen, shares, throughputs, mixed)
     start_s = time.perf_counter()
-    table = read_throughputs(throughputs) if shares else None
-    there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
-    if table is not None:
-        check_table(table, there.types, shares)
+    there = replace(_read(snapshot, shares, throughputs, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
     with by_options(str(snapshot)):
         check_prices(policy, there.types)
@@ -125,13 +114,33 @@ def _check_used(policy: "PolicyChoice", shares: bool, throughputs: Path | None, 
     Without space sharing, the snapshot holds all throughputs.
     """
     from hocket.errors import InputError
+    from hocket.util.registry import load
 
     if throughputs is not None and not shares:
         found, step = f"{throughputs}, without space sharing", "Add --space-sharing, or leave the table out."
         raise InputError("--throughputs", found, "space sharing: the snapshot has all other throughputs", step)
     name = policy.spelt.partition(":")[0]
-    if mixed and name != "hierarchical":
-        raise InputError("--mixed", f"--policy {name}, which ignores entities", "--policy hierarchical")
+    if mixed and not load("hocket.scheduler.policies", name, "policy").ENTITIES:
+        raise InputError("--mixed", f"--policy {name}, which ignores entities", "a policy that shares among entities")
+
+
+def _read(snapshot: Path, shares: bool, throughputs: Path | None, mixed: bool) -> "Snapshot":
+    """Read a snapshot; with space sharing, with the pairs of a throughput table.
+
+    Arguments:
+        shares: True for space sharing.
+        throughputs: throughput table; None for the packaged one.
+        mixed: True for the mixed policies of entities.
+    """
+    from hocket.cli.cluster.policy_options import check_table
+    from hocket.scheduler.readers import gavel_snapshot, read_throughputs
+
+    if not shares:
+        return gavel_snapshot.read(snapshot, None, mixed)
+    table = read_throughputs(throughputs)
+    there = gavel_snapshot.read(snapshot, table, mixed)
+    check_table(table, there.types, shares)
+    return there
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:

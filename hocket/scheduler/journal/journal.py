@@ -225,8 +225,8 @@ def read(path: str | Path) -> Contents:
         place = f"{path}, line {number}"
         if not line.endswith(b"\n"):
             torn = len(line)
-            if (
-                _valid(line[:-1], last) or len(line) == _MAX_LINE
+            if len(line) == _MAX_LINE or _valid(
+                line[:-1], last
             ):  # a complete or endless record without a newline is damage, not an incomplete write
                 raise _damaged(place, size) if setup is not None else _no_journal(path)
             break

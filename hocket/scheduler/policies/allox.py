@@ -23,6 +23,7 @@ from hocket.scheduler.solver.queueing.priority_queue import all_the_time
 __all__ = ["PAPER", "allocate", "remember"]
 
 PAPER = "AlloX (Le, Sun, Chowdhury and Liu 2020); baseline of dissertation section 5.7"
+SHARES, ENTITIES = False, False
 
 
 def allocate(

@@ -26,6 +26,7 @@ from hocket.scheduler.solver.space_sharing.time_windows import spread
 __all__ = ["PAPER", "allocate", "in_order"]
 
 PAPER = "Dissertation section 5.4.2"
+SHARES, ENTITIES = True, False
 _PLACE = "first in, first out"
 _AHEAD = 1e30  # demand per unit of weight, above any capacity, so that the largest weight is served first
 

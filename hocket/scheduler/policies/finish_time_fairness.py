@@ -21,6 +21,7 @@ from hocket.scheduler.solver.space_sharing.column_generation import many
 __all__ = ["PAPER", "allocate", "asked", "rho"]
 
 PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
+SHARES, ENTITIES = True, False
 _PLACE = "finish-time fairness"
 _AT_MOST = 1e-7  # relative: jobs this close to the largest rho count as having it
 

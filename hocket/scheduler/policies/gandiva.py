@@ -24,6 +24,7 @@ from hocket.scheduler.solver.lp.session import Session
 __all__ = ["PAPER", "allocate", "pairs_of", "remember"]
 
 PAPER = "Gandiva (Xiao et al. 2018); baseline of dissertation section 5.7"
+SHARES, ENTITIES = True, False
 
 
 def allocate(

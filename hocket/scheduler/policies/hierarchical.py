@@ -31,6 +31,7 @@ from hocket.scheduler.solver.water_filling.trajectory import JobGroup, Path
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
+SHARES, ENTITIES = True, True
 
 _PLACE = "hierarchical policy"
 _AHEAD = 16  # separate jobs per FIFO queue; with pairs, each costs one variable per other group

@@ -20,6 +20,7 @@ __all__ = ["PAPER", "allocate", "isolated_times", "least_share"]
 
 _SMALL = 512  # maximum number of jobs with cached entries
 PAPER = "Dissertation sections 5.4.1 and 5.4.4; Dominant Resource Fairness (Ghodsi et al. 2011)"
+SHARES, ENTITIES = False, False
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:

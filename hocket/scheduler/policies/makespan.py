@@ -18,6 +18,7 @@ from hocket.scheduler.solver.space_sharing.column_generation import many
 __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.2"
+SHARES, ENTITIES = True, False
 _PLACE = "makespan"
 _SAME = 1e-6  # relative: completion times this close count as equal
 

@@ -29,6 +29,7 @@ from hocket.scheduler.solver.space_sharing.time_windows import spread
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 6.4.3"
+SHARES, ENTITIES = True, False
 _PLACE = "makespan within a budget"
 _STEPS = 100
 _CLOSE = 1e-9  # relative tolerance of costs

@@ -19,6 +19,7 @@ from hocket.scheduler.solver.space_sharing.column_generation import ColumnObject
 __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
+SHARES, ENTITIES = True, False
 _PLACE = "max-min fairness"
 _LEAST = 1e-6  # relative: shares this close to the minimum count as minimal
 _NAMED = 2  # maximum number of jobs named in a reason

@@ -16,6 +16,7 @@ from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 6.4.1"
+SHARES, ENTITIES = True, False
 _PLACE = "maximum total throughput"
 
 

@@ -20,6 +20,7 @@ from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 6.4.2"
+SHARES, ENTITIES = True, False
 _PLACE = "least cost"
 
 

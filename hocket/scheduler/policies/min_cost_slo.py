@@ -31,6 +31,7 @@ from hocket.scheduler.solver.space_sharing.time_windows import spread
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation sections 6.4.2 and 6.4.3; ratio: Dinkelbach 1967"
+SHARES, ENTITIES = True, False
 _PLACE = "least cost with deadlines"
 _STEPS = 100
 _ENOUGH = 1e-9  # relative tolerance of demands

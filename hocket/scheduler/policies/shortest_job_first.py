@@ -17,6 +17,7 @@ from hocket.scheduler.solver.queueing.priority_queue import queue
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.2"
+SHARES, ENTITIES = True, False
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:

@@ -30,6 +30,7 @@ from hocket.scheduler.solver.lp.session import Session
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Can't Be Late: Optimizing Spot Instance Savings under Deadlines (Wu et al., NSDI 2024)"
+SHARES, ENTITIES = False, False
 _NOWHERE = -1
 _OFF_SPOT = "a sooner deadline, or fewer spot workers"
 

@@ -24,6 +24,7 @@ __all__ = ["PAPER", "allocate"]
 
 _PLACE = "water filling"
 PAPER = "Dissertation section 5.4.3, water filling for a single level"
+SHARES, ENTITIES = True, False
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
