@@ -90,6 +90,26 @@ def test_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_torchrun_restarts_a_run(tmp_path: Path) -> None:
+    """After a lost worker, `--max-restarts` goes on from the newest checkpoint; the store of the agent stays."""
+    marker = str(tmp_path / "died")
+    once = f"os.environ.get('RANK') == '1' and os.path.exists({str(tmp_path / 'saved' / 'step-00000002')!r})"
+    once += f" and not os.path.exists({marker!r})"
+    die = f"open({marker!r}, 'w').close(), __import__('time').sleep(1), os.kill(os.getpid(), 9)"  # its news are out
+    job = write_job(tmp_path, trouble=f"{once} and ({die})")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = command(tmp_path, steps=8, checkpoint=str(tmp_path / "saved"), every=2, resume="auto")
+    line = [*run, "--max-restarts", "1", *options]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HUNG_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(marker).exists()
+    steps = [json.loads(text) for text in done.stdout.splitlines()[:-1]]
+    assert [step["step"] for step in steps].count(1) == 1  # the second attempt did not begin anew
+    losses = {step["step"]: step["loss"] for step in steps}
+    assert [losses[step] for step in range(1, 9)] == reference(job, plan("flush"), 8)
+
+
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
     """Nobody but the peer notices: it leaves with an error that names the lost worker, its own step and instruction."""
     write_job(tmp_path)

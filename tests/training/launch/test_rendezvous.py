@@ -6,11 +6,13 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, WorkerLost
-from hocket.training.launch.rendezvous import meet
+from hocket.training.launch.rendezvous import meet, own_keys
 from tests.limits import HUNG_S
 
 pytestmark = pytest.mark.workers
@@ -90,3 +92,33 @@ def test_a_place_that_is_none(monkeypatch: pytest.MonkeyPatch, host: str, port: 
     place(monkeypatch, host, port)
     with pytest.raises(InputError, match=rf"^{at}: "):
         meet(1, 2, print)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_restart_does_not_read_the_keys_of_the_attempt_before(first: int) -> None:
+    """Torchrun's store outlives its workers; a restarted run neither sees old keys nor meets dead workers.
+
+    In whatever order the workers come, all of an attempt have the same keys, and another attempt has others. A worker
+    that died on the way does not matter.
+    """
+    store = HashStore()
+
+    def attempt() -> list[Store]:
+        def come(rank: int) -> Store:
+            time.sleep(0.1 * (rank != first))
+            return own_keys(store, rank, 3, lambda: True)
+
+        with ThreadPoolExecutor(3) as threads:
+            return list(threads.map(come, range(3)))
+
+    before = attempt()
+    before[1].set("hold", "1")
+    assert all(each.check(["hold"]) for each in before)
+    chances = iter([True, False])
+    with pytest.raises(TimeoutError):
+        own_keys(store, first, 3, lambda: next(chances))
+    after = attempt()
+    assert not any(each.check(["hold"]) for each in after)
+    after[2].set("beat", "2")
+    assert all(each.get("beat") == b"2" for each in after)
+    assert not before[0].check(["beat"])
