@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profiling.checks.elementwise_step import kept_keys
@@ -277,7 +277,7 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
     Arguments:
         state: entries by checkpoint name.
     """
-    own = {f"model.{name}": tensor for name, tensor in job.model.state_dict().items()}
+    own = {f"model.{name}": tensor for name, tensor in _tensors_of(job.model).items()}
     found = []
     for key, value in state.items():
         if (
@@ -299,8 +299,7 @@ def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
     Arguments:
         held: names of the parameters and buffers that stages hold.
     """
-    parameters = job.model.named_parameters(remove_duplicate=False)
-    every: dict[str, Tensor] = {**dict(parameters), **dict(job.model.named_buffers(remove_duplicate=False))}
+    every = _tensors_of(job.model)
     seen, stored = {id(every[name]) for name in held if name in every}, job.model.state_dict()
     found = {}
     for name, tensor in every.items():
@@ -308,6 +307,14 @@ def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
             seen.add(id(tensor))
             found[name] = tensor.detach()
     return found
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers under all their names, also buffers that `state_dict` leaves out."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 def like_in(found: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, Tensor]:

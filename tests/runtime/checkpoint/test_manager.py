@@ -10,7 +10,7 @@ from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
-from hocket.runtime.checkpoint.manager import CheckpointManager
+from hocket.runtime.checkpoint.manager import CheckpointManager, not_finite_in
 from hocket.runtime.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
@@ -118,6 +118,21 @@ def test_checkpoints_of_another_batch_size_are_ordered_by_samples(tmp_path: Path
     saved(folder, 100, batch_size=8)  # older by samples, but just written
     saved(folder, 99, keep=1, batch_size=8)
     assert names_in(folder) == ["step-00000099", "step-00000130"]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_mask_of_infinities_is_saved(tmp_path: Path, persistent: bool) -> None:
+    """Infinities of the job's own model do not prevent a checkpoint, in whatever kind of buffer they are.
+
+    A tied buffer has them under each of its names. Infinities that training made do prevent it.
+    """
+    job = load_job(write_job(tmp_path))
+    mask = torch.full((2, 2), -torch.inf).triu(1)
+    for layer in (0, 2):
+        job.model.get_submodule(str(layer)).register_buffer("mask", mask, persistent)
+    state = {f"model.{layer}.mask": mask.clone() for layer in (0, 2)}
+    assert not_finite_in(state, job) == []
+    assert not_finite_in({"model.0.bias": mask}, job) == ["model.0.bias has 1 infinite of 4"]
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
