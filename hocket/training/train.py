@@ -63,8 +63,9 @@ def train(
         if told and shows_the_run():
             listener.note(told)
         if run_plan.path is not None and shows_the_run():
-            keep_feedback(run_plan, run_plan.path, summary, listener)
-            note_amplification(run_plan, given, listener)
+            keep_feedback(run_plan, run_plan.path, given, summary, listener)
+            if summary.losses:  # otherwise the trace is of an earlier run
+                note_amplification(run_plan, given, listener)
         return summary
     finally:
         listener.close()

@@ -86,6 +86,18 @@ def test_the_trace_is_of_every_segment(tmp_path: Path) -> None:
     assert all(first < begun for first, begun in zip(firsts, found.segments_s[1:], strict=False))
 
 
+def test_a_run_with_nothing_to_do_leaves_the_trace(tmp_path: Path) -> None:
+    """Repeating a finished command keeps the trace of its run, and says so."""
+    job, trace = write_job(tmp_path), tmp_path / "trace.json"
+    options = {"steps": 2, "trace": str(trace), "checkpoint": tmp_path / "saved"}
+    run(job, plan("flush"), **options)
+    before = trace.read_bytes()
+    again = run(job, plan("flush"), **options, resume=True)
+    assert trace.read_bytes() == before
+    assert "2 steps are trained already: nothing to do" in again.notes
+    assert f"no trace is written: a trace in {trace} remains as it is" in again.notes
+
+
 def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> None:
     """Segments, a resume and a second run change no bit of a synchronous run with a schedule; only the last three checkpoints stay."""
     schedule = {"name": "cosine", "steps": 10, "warmup_steps": 3}

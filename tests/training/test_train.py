@@ -9,12 +9,15 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, PlanStage, Predicted
+from hocket.planning.predict.feedback import beside
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.analytic.synthetic import chain
-from hocket.training.calibrate.run_feedback import predicted_now, unlike_host_link
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.training.calibrate.run_feedback import keep_feedback, predicted_now, unlike_host_link
 from hocket.training.run_plan import RunPlan
 from hocket.training.train import train
-from hocket.training.worker.monitor.listener import Quiet
+from hocket.training.worker.monitor.listener import Quiet, RunSummary
+from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import devices_of, worker_name
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
@@ -57,6 +60,40 @@ def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
     assert predicted_now(RunPlan(replace(plan, predicted=now), folder / "plan.yaml"), notes) == now
     assert predicted_now(RunPlan(plan, folder / "plan.yaml"), notes) == now
     assert notes.notes == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, ""),
+        ({"threads": 4}, "trained with 4 threads a worker; expected 1, as for a profile"),
+        ({"host_link_bytes_per_s": 4e9}, "a simulated host link of 4GB/s; expected 16GB/s, as in the plan's cluster"),
+        ({"host_link_bytes_per_s": 15.5e9}, ""),
+    ],
+)
+def test_a_run_with_unusual_options_corrects_nothing(folder: Path, options: dict[str, float], told: str) -> None:
+    """A run with several threads, or with a slower simulated link than the cluster's, is not kept; a note says why.
+
+    Otherwise the next plan would take the options' effect for the speed of the machine.
+    """
+    plan, notes = cut_at(2), Notes()
+    linked = replace(plan, swap=Swapping("task"), cluster=replace(plan.cluster, host_link=Link(16e9)))
+    now = predict_iteration(plan, PROFILE)
+    summary = RunSummary(
+        40,
+        (1.0,) * 40,
+        now.iteration_s * 1.5,
+        peak_memory_bytes={0: 1, 1: 1},
+        warm_steps=38,
+        optimizer=PROFILE.optimizer,
+        dtype=PROFILE.dtype,
+        device_types=("cpu-core",),
+    )
+    for one in (plan, linked):
+        keep_feedback(RunPlan(one, folder / "plan.yaml"), folder / "plan.yaml", Options(40, **options), summary, notes)  # type: ignore[arg-type]
+    assert beside(folder / "plan.yaml").exists() is ("threads" not in options)
+    assert notes.notes[-1] == (f"not kept for the next plan: {told}" if told else notes.notes[0])
+    assert told or notes.notes[0].startswith("kept in plan.experience.yaml")
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(1e-3, True), (0.1, False), (0.3, False)])

@@ -4,20 +4,22 @@ It predicts the run with the current profile, keeps measurements for the next pl
 not import torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isclose
 from pathlib import Path
 
-from hocket.errors import HocketError, InputError
+from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, Predicted
+from hocket.profiling.profile import CPU
 from hocket.program.trace.chrome import read_trace
 from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
 from hocket.util.units import given_rate, show_seconds
 
-# Swaps that are faster than their link allows by this factor did not use that link.
+# Swaps that are faster than their link allows by this factor did not use that link. A simulated link whose bandwidth
+# differs by this factor is another one; smaller differences come from fits of an earlier run.
 _QUICKER = 1.5
 # Smaller relative differences of a plan's predictions come from rounding in the file.
 _SAME = 1e-6
@@ -55,7 +57,7 @@ def predicted_now(run_plan: RunPlan, listener: Listener) -> Predicted | None:
     return now
 
 
-def keep_feedback(run_plan: RunPlan, path: Path, summary: RunSummary, listener: Listener) -> None:
+def keep_feedback(run_plan: RunPlan, path: Path, options: Options, summary: RunSummary, listener: Listener) -> None:
     """Write the run's measurements beside the plan's file, for the next plan.
 
     If they cannot be used, the listener gets a note with the reason.
@@ -71,6 +73,7 @@ def keep_feedback(run_plan: RunPlan, path: Path, summary: RunSummary, listener: 
     peaks = {device: float(size) for device, size in summary.peak_memory_bytes.items()}
     try:
         profile = run_plan.loaded.profile
+        check_usual(plan, options, summary.device_types)
         check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
         found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swaps)
         found.save(beside(path))
@@ -78,6 +81,27 @@ def keep_feedback(run_plan: RunPlan, path: Path, summary: RunSummary, listener: 
         listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")
         return
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
+
+
+def check_usual(plan: Plan, options: Options, device_types: Sequence[str]) -> None:
+    """Refuse a run with options under which it does not represent other runs of its plan.
+
+    Arguments:
+        device_types: device types of the workers.
+
+    Raises:
+        RefusedError: workers on CPUs had several threads, or a host link was simulated that is not the cluster's.
+    """
+    if options.threads != 1 and CPU in device_types:
+        raise RefusedError("run", f"trained with {options.threads} threads a worker", "1, as for a profile")
+    link = options.host_link_bytes_per_s
+    if link is None or plan.swap is None:
+        return
+    for device in range(plan.cluster.devices):
+        own = plan.cluster.host_link_of(device)[0].bandwidth_bytes_per_s
+        if not 1 / _QUICKER < link / own < _QUICKER:
+            found = f"a simulated host link of {given_rate(link)}"
+            raise RefusedError("run", found, f"{given_rate(own)}, as in the plan's cluster")
 
 
 def note_amplification(run_plan: RunPlan, options: Options, listener: Listener) -> None:

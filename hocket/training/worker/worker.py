@@ -126,7 +126,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             if watched.stopped:
                 break
         peak_bytes = engine.peak_memory_bytes
-        if options.trace is not None and recording is not None:
+        if options.trace is not None and recording is not None and runs:
             meta: dict[str, Any] = {"source": "measured", "program": program.name, **plan.trace_meta}
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor
@@ -263,6 +263,8 @@ def _notes(made: Prepared, options: Options, runs: list[RunSegment], start: int)
     """
     if not runs:
         yield f"{start} steps are trained already: nothing to do"
+        if options.trace is not None:
+            yield f"no trace is written: a trace in {options.trace} remains as it is"
         return
     plan, program, end = made.plan, made.program, runs[-1].end_step
     if end != options.steps:
