@@ -247,6 +247,9 @@ def read(path: str | Path) -> Contents:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as stream:
+            # The beginning is enough to refuse most other files, which may be large and without lines.
+            if not stream.peek(_CHECKSUM)[:_CHECKSUM].isalnum():
+                raise _no_journal(path)
             while line := stream.readline(_MAX_LINE):
                 yield line
     except FileNotFoundError:
