@@ -312,6 +312,11 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
             made, where = made(), f"`{name}()`, which returned"
     except InputError:
         raise
+    except SystemExit as error:
+        step = (
+            'Put code that exits or reads the command line under `if __name__ == "__main__":`, which is not run here.'
+        )
+        raise InputError(str(path), f"sys.exit({error.code!r})", "a job file that runs to its end", step) from error
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         step = _known_keyword(error) or f"Try: python {path}"

@@ -124,6 +124,23 @@ def test_job_files_without_a_job_are_refused(tmp_path: Path, text: str):
     assert caught.value.place.endswith("a.py")
 
 
+@pytest.mark.parametrize("code", ["None", "0", "2", "'no data'"])
+def test_job_files_that_exit_are_refused(tmp_path: Path, code: str) -> None:
+    """A job file that exits is refused, with the guard to use.
+
+    Otherwise the command would exit with the file's own code, without a result.
+    """
+    (tmp_path / "a.py").write_text(f"import sys\nsys.exit({code})\n" + JOB_FILE)
+    with pytest.raises(InputError, match='under `if __name__ == "__main__":`') as caught:
+        load_job(tmp_path / "a.py")
+    assert (caught.value.place, caught.value.found) == (str(tmp_path / "a.py"), f"sys.exit({code})")
+    (tmp_path / "b.py").write_text(JOB_FILE.replace("    data =", "    raise SystemExit(3)\n    data ="))
+    with pytest.raises(InputError, match=r"found sys\.exit\(3\)"):
+        load_job(tmp_path / "b.py")
+    (tmp_path / "c.py").write_text(JOB_FILE + f"if __name__ == '__main__':\n    import sys\n    sys.exit({code})\n")
+    assert load_job(tmp_path / "c.py").name == "mine"
+
+
 def test_a_file_that_trains_when_it_is_run(tmp_path: Path) -> None:
     """A job file that trains at its top level is refused, with the guard to use.
 
