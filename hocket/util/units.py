@@ -12,6 +12,7 @@ from hocket.errors import InputError
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?) ?([kKMGT]?|[KMGT]i)(B|bit)")
+_ROUNDS_UP = 0.9995  # from this share of a unit on, three digits of the next smaller unit would be 1e+03
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -63,11 +64,11 @@ def show_seconds(duration_s: float) -> str:
     From 1,000 seconds on, the duration is in minutes.
     """
     size = abs(duration_s)
-    if size >= 999.5:
+    if size >= 1e3 * _ROUNDS_UP:
         return f"{duration_s / 60:.1f} min"
-    if size >= 1 or size == 0:
+    if size >= _ROUNDS_UP or size == 0:
         return f"{duration_s:.3g} s"
-    if size >= 1e-3:
+    if size >= 1e-3 * _ROUNDS_UP:
         return f"{duration_s * 1e3:.3g} ms"
     return f"{duration_s * 1e6:.3g} us"
 
@@ -155,7 +156,7 @@ def show_rate(bytes_per_s: float) -> str:
     """Write a bandwidth in decimal bits per second, such as '10 Gbit/s'."""
     bits = bytes_per_s * 8
     for size, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if bits >= size:
+        if bits >= size * _ROUNDS_UP:
             return f"{bits / size:.3g} {unit}"
     return f"{bits:.3g} bit/s"
 

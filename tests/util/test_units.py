@@ -1,7 +1,7 @@
 """units.py: what people read."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -49,7 +49,8 @@ def test_seconds(duration: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "text"), [(1.25e9, "10 Gbit/s"), (25e6, "200 Mbit/s"), (125, "1 kbit/s"), (1, "8 bit/s")]
+    ("rate", "text"),
+    [(1.25e9, "10 Gbit/s"), (25e6, "200 Mbit/s"), (125, "1 kbit/s"), (1, "8 bit/s"), (124.96e6, "1 Gbit/s")],
 )
 def test_rates(rate: float, text: str) -> None:
     """Bytes a second become decimal bits a second, as networks are sold."""
@@ -120,6 +121,17 @@ def test_enough_is_enough(amount: float) -> None:
 def test_a_rate_to_give_is_the_rate(rate: float) -> None:
     """A suggested rate is read as the rate, to four digits."""
     assert read_rate(given_rate(rate), "") == pytest.approx(rate, rel=1e-3)
+
+
+@given(st.floats(min_value=1e-3, max_value=1e12))
+@example(0.9996)
+@example(0.0009996)
+@example(0.9995)
+@example(124.96e6)
+def test_three_digits_have_no_exponent(value: float) -> None:
+    """A value just below a unit is shown in that unit, not as 1e+03 of the smaller one."""
+    assert "e" not in show_seconds(value)
+    assert "e" not in show_rate(value)
 
 
 @given(st.floats(min_value=1e-6, max_value=119))
