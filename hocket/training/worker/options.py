@@ -1,6 +1,7 @@
 """Options of `hocket.train` and `hocket train`; no torch."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Literal
 
 from hocket.errors import InputError, nearest
@@ -65,12 +66,11 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("steps", "keep", "threads"):
-            if getattr(self, name) < 1:
-                raise InputError(name, str(getattr(self, name)), ">= 1")
+            _check_count(name, getattr(self, name))
+        if self.every is not None:
+            _check_count("every", self.every)
         if self.threads > _MAX_THREADS:
             raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
-        if self.every is not None and self.every < 1:
-            raise InputError("every", str(self.every), ">= 1 step")
         if self.every is not None and self.checkpoint is None:
             raise InputError("every", str(self.every), "a folder for checkpoints", "Give --checkpoint DIR as well.")
         if self.resume not in (True, False, "auto"):
@@ -82,8 +82,19 @@ class Options:
             raise InputError("on_nan", repr(self.on_nan), f"one of {', '.join(ON_NAN)}", nearest(self.on_nan, ON_NAN))
         if self.device not in DEVICES:
             raise InputError("device", repr(self.device), f"one of {', '.join(DEVICES)}", nearest(self.device, DEVICES))
-        if self.host_link_bytes_per_s is not None and not self.host_link_bytes_per_s > 0:
-            raise InputError("host_link_bytes_per_s", str(self.host_link_bytes_per_s), "> 0 bytes a second")
         for name in ("silence_s", "stall_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(name, str(getattr(self, name)), "> 0 seconds")
+            _check_amount(name, getattr(self, name), "seconds")
+        if self.host_link_bytes_per_s is not None:
+            _check_amount("host_link_bytes_per_s", self.host_link_bytes_per_s, "bytes a second")
+
+
+def _check_count(name: str, value: Any) -> None:
+    """Refuse a value that is not a whole number from 1 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(name, repr(value), "a whole number >= 1")
+
+
+def _check_amount(name: str, value: Any, unit: str) -> None:
+    """Refuse a value that is not a finite number above 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+        raise InputError(name, repr(value), f"a finite number of {unit} > 0")
