@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -30,8 +31,10 @@ from hocket.profiling.job.parameter_groups import check_groups
 
 OF_OPTIMIZER = "optimizer"
 """Name of the first argument of a function from an optimizer to a torch scheduler."""
-# Entries of a parameter group that torch schedulers change.
+# Entries of a parameter group that torch's own schedulers change.
 _CHANGED = ("lr", "momentum", "betas")
+# Entries of a parameter group that are no settings.
+_PARAMETERS = ("params", "param_names")
 # Number of recent steps cached for a replayed torch scheduler, a bound on the distance between stages.
 _KEPT = 256
 
@@ -126,6 +129,11 @@ class _Played:
 
     def _begin(self) -> None:
         self._optimizer, self._reached = whole_optimizer(self._job), 0
+        self._new = [
+            {key: _copied(value) for key, value in group.items() if key not in _PARAMETERS}
+            for group in self._optimizer.param_groups
+        ]
+        self._changed = [{key for key in _CHANGED if key in group} for group in self._new]
         made = called(PLACE, self._job.lr_schedule, self._optimizer)  # type: ignore[arg-type]
         if isinstance(made, ReduceLROnPlateau) or not isinstance(made, LRScheduler):
             found = f"a {type(made).__name__}" + (
@@ -145,9 +153,15 @@ class _Played:
         self._note()
 
     def _note(self) -> None:
+        """Note the entries of each group that the scheduler has changed so far.
+
+        The others are left alone: optimizers keep counters and estimates of their own in their groups.
+        """
         found = []
-        for group in self._optimizer.param_groups:
-            found.append({key: _copied(group[key]) for key in _CHANGED if key in group})
+        for group, new, changed in zip(self._optimizer.param_groups, self._new, self._changed, strict=False):
+            # An entry stays among them when it returns to its first value, which then has to be written, too.
+            changed.update(key for key, value in new.items() if not _same(group.get(key), value))
+            found.append({key: _copied(group[key]) for key in sorted(changed) if key in group})
         self._seen[self._reached] = tuple(found)
         self._seen.pop(self._reached - _KEPT, None)
 
@@ -242,4 +256,12 @@ def _factor(function: Any, step: int) -> float:
 
 
 def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(value)
     return value.clone() if isinstance(value, Tensor) else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return one is other or bool(one == other)

@@ -154,6 +154,38 @@ def test_torchs_schedulers_are_played(make: Callable[..., Any]) -> None:
         assert optimizer.param_groups[0]["momentum"] not in (0.5, 0.0)
 
 
+class Decaying(lr_scheduler.LRScheduler):
+    """Sets the weight decay of each step, and dampening for two steps."""
+
+    def get_lr(self) -> list[float]:
+        """Leave the rates as they are."""
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.1 * self.last_epoch
+            group["dampening"] = 0.3 if self.last_epoch in (2, 3) else 0.0
+            group["seen"] = self.last_epoch
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+def test_every_entry_that_a_scheduler_changes_is_set() -> None:
+    """A torch scheduler may change any entry of the groups, such as the weight decay.
+
+    Entries that it leaves alone are not written, because an optimizer may keep counters of its own in its groups.
+    """
+    made = job(Decaying, groups=True)
+    optimizer = whole_optimizer(made)
+    rates = LearningRates(made, optimizer)
+    for group in optimizer.param_groups:
+        group["nesterov"] = "its own"
+    for step in (0, 1, 3, 5, 2, 9):
+        rates.set(optimizer, step)
+        for group in optimizer.param_groups:
+            assert group["weight_decay"] == 0.1 * step
+            assert group["dampening"] == (0.3 if step in (2, 3) else 0.0)
+            assert group["nesterov"] == "its own"
+            assert "seen" not in group
+    assert rates.lr(4) == [BASE, 0.07]
+
+
 def test_a_rate_that_is_a_tensor_stays_one() -> None:
     """A rate that is a tensor stays a tensor; numbers are written into it."""
     made = job(lambda step: 0.5, lr=torch.tensor(0.25))
