@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hocket.errors import InternalError
 from hocket.profiling.job.learning_rates import Scheduled
@@ -29,6 +30,8 @@ from hocket.runtime.update.slots import WeightSlot
 
 MASTER = "_master"
 """Key of a master weight, in a dtype of higher precision, in the optimizer's state."""
+STEP = "step"
+"""Key of the step counter in the state of torch's optimizers."""
 
 
 class StageWeights:
@@ -79,6 +82,7 @@ class StageWeights:
             }
         self._pointed: WeightSlot | None = None
         self._point(self._current)
+        self._make = optimizer
         self._scheduled = optimizer(self._masters) if self._masters else None
         self.optimizer = self._scheduled.optimizer if self._scheduled is not None else None
 
@@ -287,6 +291,7 @@ class StageWeights:
 
         Names of other stages are ignored.
         """
+        elementwise = self._elementwise_keys([n for n in self._masters if n in state and not tensors[n].dim()])
         with torch.no_grad():
             self._fill(tensors)
             for name, master in self._masters.items():
@@ -294,12 +299,40 @@ class StageWeights:
                     master.data.copy_(self.buckets.part_of(name, tensors[name]))
                 if self.optimizer is not None and name in state:
                     shape, run = tensors[name].shape, self.buckets.runs.get(name)
-                    entries = {k: part_of(v, shape, run) if run else v for k, v in state[name].items()}
-                    self.optimizer.state[master] = {key: _moved(value, master) for key, value in entries.items()}
+                    of = elementwise.get(name, frozenset())
+                    entries = {k: part_of(v, shape, run, k in of) if run else v for k, v in state[name].items()}
+                    counts = master.device if _counts_on_device(self.optimizer, master) else None
+                    self.optimizer.state[master] = {
+                        k: _moved(v, counts if k == STEP else master.device) for k, v in entries.items()
+                    }
+
+    def _elementwise_keys(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
+        """Find the optimizer state with an element for each element of a weight, by name.
+
+        For a weight without dimensions its shape does not tell. So the optimizer is tried on weights of two elements.
+
+        Arguments:
+            names: weights without dimensions. Those without a sharded step are left out.
+        """
+        tried = {n: nn.Parameter(torch.ones(2).to(self._masters[n])) for n in names if n in self.buckets.runs}
+        if not tried:
+            return {}
+        optimizer = self._make(tried).optimizer
+        for p in tried.values():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        return {
+            name: frozenset(k for k, v in optimizer.state[p].items() if isinstance(v, Tensor) and v.shape == p.shape)
+            for name, p in tried.items()
+        }
 
 
-def _moved(value: object, like: Tensor) -> object:
-    # Step counters stay on the CPU, where the optimizer keeps them. Moments are on their parameter's device.
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().clone() if value.dim() == 0 else value.detach().to(like.device, copy=True)
+def _counts_on_device(optimizer: Optimizer, parameter: Tensor) -> bool:
+    """True if the optimizer keeps a parameter's step counter on the parameter's device, as in torch."""
+    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+    return bool(group.get("fused") or group.get("capturable"))
+
+
+def _moved(value: object, device: torch.device | None) -> object:
+    """Copy an entry of optimizer state to a device; None to let it stay where it is."""
+    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else value
