@@ -8,11 +8,13 @@ import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hocket import errors
 from hocket.errors import HocketError, InputError, WorkerLost
 from hocket.profiling.checks.user_frames import is_own
+from hocket.training.worker.options import Options
 
 # Error texts of gloo, NCCL and the stores for a lost peer.
 _BROKEN = re.compile(
@@ -21,6 +23,16 @@ _BROKEN = re.compile(
     re.IGNORECASE,
 )
 _MAX_CHARACTERS = 20_000
+
+
+def advice(options: Options) -> str:
+    """Say how a run that lost a worker is begun again."""
+    if options.drawing is not None:
+        return "start again"
+    if options.checkpoint is None:
+        return "start again, with --checkpoint DIR to be able to resume"
+    made = any(Path(options.checkpoint).glob("step-*"))
+    return "resume with --resume" if made else "no checkpoint was made yet: start again"
 
 
 @dataclass(frozen=True)

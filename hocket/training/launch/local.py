@@ -105,6 +105,8 @@ def local_workers(
         if count * options.threads > usable_cores():
             each = show_count(options.threads, "thread")
             listener.note(f"{count} workers of {each} share {usable_cores()} cores")
+        if options.pin and places is None:
+            listener.note("workers are not pinned, because they cannot all have their own cores")
     with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:
         folder = Path(name)
         for number, plan in enumerate(plans):

@@ -38,7 +38,7 @@ from hocket.errors import HocketError, NotFinite, WorkerLost
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.training.calibrate.run_feedback import predicted_now
-from hocket.training.launch.failures import Failure, describe, first_cause, understand
+from hocket.training.launch.failures import Failure, advice, describe, first_cause, understand
 from hocket.training.launch.rendezvous import meet
 from hocket.training.launch.torchrun_environment import number_in
 from hocket.training.run_plan import RunPlan
@@ -333,8 +333,8 @@ class _Together:
         if beats != self._left_beats:
             self._left_beats, self._left_s = beats, now_s
         elif now_s - self._left_s > self.options.silence_s and not self.store.check([f"failed/{self._left}"]):
-            text = f"{self.names[self._left]} has not answered for {now_s - self._left_s:.0f} s; resume with --resume"
-            self._try_set("gone", text)
+            text = f"{self.names[self._left]} has not answered for {now_s - self._left_s:.0f} s"
+            self._try_set("gone", f"{text}; {advice(self.options)}")
 
     def _failures(self) -> list[Failure]:
         found = []

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from hocket.errors import InternalError, WorkerLost
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, hold_all
 from hocket.training.launch import fork_server
-from hocket.training.launch.failures import Failure, first_cause, understand
+from hocket.training.launch.failures import Failure, advice, first_cause, understand
 from hocket.training.worker.monitor.listener import Listener
 from hocket.training.worker.options import Options
 from hocket.util.documents import parse_json
@@ -262,15 +262,9 @@ class Watch:
         raise first.error
 
     def _lost(self, text: str, more: str = "") -> WorkerLost:
-        return WorkerLost(f"{text}; the other workers were stopped; {self._advice()}" + (f". {more}" if more else ""))
-
-    def _advice(self) -> str:
-        folder = self.options.checkpoint
-        if self.options.drawing is not None:
-            return "start again"
-        if folder is None:
-            return "start again, with --checkpoint DIR to be able to resume"
-        return "resume with --resume" if any(Path(folder).glob("step-*")) else "no checkpoint was made yet: start again"
+        return WorkerLost(
+            f"{text}; the other workers were stopped; {advice(self.options)}" + (f". {more}" if more else "")
+        )
 
 
 def _how(worker: LocalWorker) -> str:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hocket.training.launch import cpu_affinity
+from hocket.training.launch import cpu_affinity, local
 from hocket.training.launch.cpu_affinity import cores_of
+from hocket.training.worker.options import Options
+from tests.system.tiny import Recorder, plan, write_job
 
 
 def siblings(folder: Path, lists: dict[int, str]) -> Path:
@@ -65,3 +67,16 @@ def test_groups_that_have_as_many_members_on_every_core_share_cores(eight: None,
     assert cores_of(16, topology=tmp_path, group=4) is None
     assert cores_of(16, topology=tmp_path) is None
     assert cores_of(16, pin=False, topology=tmp_path, group=8) is None
+
+
+@pytest.mark.parametrize(("threads", "pin"), [(5, True), (4, True), (5, None)])
+def test_a_wish_that_is_not_granted_is_said(
+    eight: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, pin: bool | None
+) -> None:
+    """Workers that were to be pinned, and cannot be for lack of cores, are reported."""
+    monkeypatch.setattr(local, "_start", lambda orders, called: None)
+    monkeypatch.setattr(local, "_end", lambda workers: None)
+    listener, options = Recorder(), Options(1, threads=threads, pin=pin)
+    with local.local_workers(write_job(tmp_path), (plan("flush"),), options, listener):
+        said = any(note.startswith("workers are not pinned") for note in listener.notes)
+    assert said is (threads == 5 and pin is True)

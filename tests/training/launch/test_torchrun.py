@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -36,6 +37,22 @@ def test_the_first_signal_is_the_first_although_the_thread_was_quicker(folder: s
             together._again(signal.SIGINT, None)
         with pytest.raises(KeyboardInterrupt):
             together._again(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize("saved", ["nowhere", "nothing", "a checkpoint"])
+def test_what_to_do_about_a_silent_worker(tmp_path: Path, saved: str) -> None:
+    """A run that lost a worker is told to resume only if there is a checkpoint to resume from."""
+    if saved == "a checkpoint":
+        (tmp_path / "step-00000002").mkdir()
+    options = Options(1, checkpoint=None if saved == "nowhere" else str(tmp_path), silence_s=60)
+    store = HashStore()
+    together = _Together(store, 1, ["worker 0", "worker 1"], Heartbeat.private(), options, None)
+    together._left_s -= 61.0
+    together._look_left()
+    lost, _, advised = store.get("gone").decode().partition("; ")
+    assert lost == "worker 0 has not answered for 61 s"
+    assert advised.startswith("resume with --resume") is (saved == "a checkpoint")
+    assert ("--checkpoint DIR" in advised) is (saved == "nowhere")
 
 
 @pytest.mark.parametrize(("rank", "waits"), [(0, True), (1, False)])
