@@ -5,7 +5,7 @@ A plan is refused if its profile is missing, or differs from the profile that th
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,10 +25,11 @@ from hocket.program.check.check import check as check_program
 from hocket.program.check.check import report
 from hocket.program.check.problem import Problem
 from hocket.program.passes.borders import StageCut
-from hocket.program.program import Program
+from hocket.program.program import Program, StageShape
 from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
 from hocket.strategies.base.search_space import MAX_FORWARDS
+from hocket.util.units import show_count
 
 _COLUMNS = 2  # pipeline replicas (columns) in an excerpt: further ones look the same
 
@@ -220,8 +221,12 @@ def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
 
     Returns:
         The problems found; () if the program is legal and fits into memory.
+
+    Raises:
+        InputError: the program's stages are not the plan's, so that the plan has no sizes of its values.
     """
     plan, profile = opened.shown, opened.profile
+    _check_stages(program, plan.shapes(profile))
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
     costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
@@ -229,6 +234,19 @@ def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
     if program.swaps:
         return swap_problems(plan, program, sizes) or limit_problems(plan, program)
     return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))
+
+
+def _check_stages(program: Program, planned: tuple[StageShape, ...]) -> None:
+    """Refuse a program of stages other than the planned ones."""
+    place = f"program {program.name}: stages"
+    step = "Check a program of this plan (`hocket show PLAN --program` prints it), or give the plan of the program."
+    if len(program.stages) != len(planned):
+        raise InputError(place, show_count(len(program.stages), "stage"), f"{len(planned)}, like the plan", step)
+    for number, (found, expected) in enumerate(zip(program.stages, planned, strict=True)):
+        for one in fields(StageShape):
+            ours, theirs = getattr(found, one.name), getattr(expected, one.name)
+            if ours != theirs:
+                raise InputError(f"{place}[{number}].{one.name}", str(ours), f"{theirs}, like the plan", step)
 
 
 def validate(opened: LoadedPlan) -> Program:

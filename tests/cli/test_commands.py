@@ -191,6 +191,12 @@ def test_check(run: Run, folder: Path) -> None:
     assert spoken.code == 1
     assert "device" in spoken.out
     assert spoken.err == ""
+    assert run("plan", "profile.json", "cluster.yaml", "-B", 8, "-s", "data_parallel", "-o", "other.yaml").code == 0
+    Path("other.txt").write_text(run("show", "other.yaml", "--program").out)
+    other = run("check", "plan.yaml", "--program", "other.txt")
+    assert other.code == 2
+    assert "stages" in other.err
+    assert "like the plan" in other.err
 
 
 def test_check_sees_too_little_memory(run: Run, folder: Path) -> None:

@@ -36,6 +36,19 @@ def test_a_plan_with_its_profile(saved: Path) -> None:
     assert problems_of(opened, opened.program) == ()
 
 
+def test_a_program_of_another_plan(saved: Path) -> None:
+    """A program with other stages than the plan's is refused; the error names what differs."""
+    opened = open_plan(saved)
+    stages = opened.program.stages
+    for other, words in (
+        (stages[:1], "found 1 stage; expected 2, like the plan"),
+        ((replace(stages[0], buckets=3), *stages[1:]), r"stages\[0\]\.buckets: found 3; expected 1, like the plan"),
+        ((*stages[:1], replace(stages[1], devices=(7,))), r"stages\[1\]\.devices: found \(7,\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            problems_of(opened, replace(opened.program, stages=other))
+
+
 def test_limits_above_what_the_cluster_has() -> None:
     """Limits of a plan that swaps may not exceed the cluster's memory.
 
