@@ -39,6 +39,8 @@ class Feature(StrEnum):
     UNLIKE_WEIGHTS = "weights of several types"
     COMPILE = "compile"
     WHOLE_STEPS = "an optimizer that looks at whole weights"
+    STAGES = "several stages"
+    COUPLED_STEPS = "an optimizer that looks at several weights"
     SWAP = "swap"
     SKIP = "on_nan: skip"
 
@@ -118,6 +120,11 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts("a subtask steps its rows", "no subtask_bytes in its job"),
     (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a tensor-parallel rank steps its shard", "tensor: 1"),
+    (Feature.STAGES, Feature.COUPLED_STEPS): (
+        "each stage steps its own weights, but this optimizer's step of a weight depends on the other weights; use an "
+        "optimizer that steps each weight by itself, such as SGD or Adam, Job.clip_grad_norm for a norm over the whole "
+        "model, or a plan with one stage, such as data_parallel"
+    ),
     (Feature.SWAP, Feature.ASYNCHRONOUS): (
         "the host has only the newest version of a value, but several versions are in use; use harmony, "
         "data_parallel, gpipe, flush or another synchronous strategy, or leave swap out of the plan"

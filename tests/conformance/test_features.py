@@ -37,7 +37,13 @@ BEGIN, END = "| this | with | because |\n|---|---|---|\n", "\n\n"
 
 MEMBERS = (Feature.TENSOR, Feature.SLICES, Feature.SEQUENCE_PARALLEL)
 # What of a job cannot be asked for alone, and is tried where it is refused.
-UNFIT = (Feature.SHORT_WEIGHTS, Feature.UNLIKE_WEIGHTS, Feature.WHOLE_STEPS)
+UNFIT = (
+    Feature.SHORT_WEIGHTS,
+    Feature.UNLIKE_WEIGHTS,
+    Feature.WHOLE_STEPS,
+    Feature.STAGES,
+    Feature.COUPLED_STEPS,
+)
 # Neither a plan nor a job asks for it.
 OF_RUNS = (Feature.SKIP,)
 ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT, *OF_RUNS, Feature.WAVES)]
@@ -235,6 +241,11 @@ class ByNorm(torch.optim.SGD):
                 p.grad /= p.grad.norm()
         return super().step(closure)
 
+class Clipping(torch.optim.SGD):
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.1)
+        return super().step(closure)
+
 data = [(torch.full((4,), k / 8), torch.ones(4)) for k in range(8)]
 model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
 {model}
@@ -354,6 +365,18 @@ def test_an_optimizer_of_whole_weights(shard: str, here: Path, capsys: pytest.Ca
     Plan("data_parallel", "x", 8, 2, (layers,), cluster, shard=shard).save("plan.yaml")
     feature = Feature.SHARD_OPTIMIZER if shard == "optimizer" else Feature.SHARD_FULL
     assert f"ByNorm: {reason(feature, Feature.WHOLE_STEPS)}" in refused(capsys, "train", "job.py", "plan.yaml")
+
+
+@pytest.mark.workers
+def test_an_optimizer_of_several_weights(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the first step: stages would clip by the norms of their own weights, and give other losses than one process."""
+    write_job(here / "job.py", optimizer="Clipping")
+    cluster = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
+    layers = Ask(widths=(1,)).case.plan(model(False)).stages[0]
+    stages = (replace(layers, layers=("0", "1"), devices=(0,)), replace(layers, layers=("2", "loss"), devices=(1,)))
+    Plan("flush", "x", 8, 2, stages, cluster).save("plan.yaml")
+    because = f"Clipping: {reason(Feature.STAGES, Feature.COUPLED_STEPS)}"
+    assert because in refused(capsys, "train", "job.py", "plan.yaml")
 
 
 def test_every_refusal_is_tried() -> None:

@@ -1,6 +1,7 @@
-"""Check of an optimizer for elementwise steps, which devices can run on shards.
+"""Checks of an optimizer: can devices step shards of a weight, and stages their own weights?
 
-An elementwise step updates each number of a weight independently of the others.
+An elementwise step updates each number of a weight independently of the others. A step can also couple weights: for
+example, it clips by the norm of all gradients.
 
 The optimizer is tried on small weights in the parameter groups of the whole model. A small weight has as many
 dimensions as a weight of its group.
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InputError, RefusedError
+from hocket.profiling.job.group_state import changed_entries, group_entries
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import PLACE, group_names, refill, whole_optimizer, written_parameters
 from hocket.util.compatibility import Feature, check_together
@@ -20,6 +22,8 @@ from hocket.util.compatibility import Feature, check_together
 _SAME = 1e-9
 _SIZE = 2
 _SHAPES = ((8, 8), (8,))
+# Sizes of successive gradients. Some optimizers look at several weights only if gradients are large, or often alike.
+_SCALES = (1.0, 1.0, 1.0, 1e4, 1e4)
 
 Cut = Callable[[Tensor], Sequence[Tensor]]
 """Function from a tensor to its shards."""
@@ -95,6 +99,45 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
                 check_together(PLACE, Feature.WHOLE_STEPS, way, found=name)
 
 
+def check_stages(job: Job) -> None:
+    """Refuse an optimizer whose step of a weight depends on the other weights.
+
+    Each stage has an optimizer of its own weights. A step of half of the weights must equal half of a step of all.
+    Nothing is refused if nothing is known, because the optimizer cannot step float64 weights on the CPU, or steps at
+    random.
+
+    Raises:
+        RefusedError: the optimizer needs the weights of all stages.
+    """
+    draw = torch.Generator().manual_seed(0)
+    optimizer = whole_optimizer(job)
+    dimensions = [{p.dim() > 1 for p in group["params"]} for group in optimizer.param_groups]
+    kinds = [[shape for shape in _SHAPES if (len(shape) > 1) in own] for own in dimensions]
+
+    def drawn() -> list[list[Tensor]]:
+        return [[torch.randn(shape, generator=draw, dtype=torch.float64) for shape in 2 * own] for own in kinds]
+
+    def half(groups: Groups, second: bool) -> Groups:
+        return [group[len(group) // 2 :] if second else group[: len(group) // 2] for group in groups]
+
+    start, gradient = drawn(), drawn()
+    gradients = [[[scale * tensor for tensor in group] for group in gradient] for scale in _SCALES]
+    try:
+        with torch.random.fork_rng(devices=()):
+            whole, again = _stepped(job, start, gradients), _stepped(job, start, gradients)
+    except Exception:
+        return
+    if not _alike(whole, again):
+        return
+    for second in (False, True):
+        try:
+            alone = _stepped(job, half(start, second), [half(each, second) for each in gradients])
+        except Exception:
+            return
+        if not _alike(alone, half(whole, second)):
+            check_together(PLACE, Feature.STAGES, Feature.COUPLED_STEPS, found=type(optimizer).__name__)
+
+
 def kept_keys(job: Job) -> dict[str, frozenset[str]]:
     """Keys of the optimizer state after a step, by parameter name.
 
@@ -111,6 +154,30 @@ def kept_keys(job: Job) -> dict[str, frozenset[str]]:
         for group, parameters in zip(names, own, strict=True)
         for name, p in zip(group, parameters, strict=True)
     }
+
+
+def _alike(found: Groups, expected: Groups) -> bool:
+    pairs = (pair for groups in zip(found, expected, strict=True) for pair in zip(*groups, strict=True))
+    return all(torch.allclose(a, b, rtol=_SAME, atol=_SAME) for a, b in pairs)
+
+
+def kept_group_keys(job: Job) -> frozenset[str]:
+    """Keys of parameter groups that the optimizer's step changes, such as a step counter.
+
+    They are found by two steps on small weights, without a schedule.
+    """
+    written = written_parameters(job)
+    optimizer, own = _tried(
+        job, [[torch.ones((_SIZE,) * written[n].dim()) for n in group] for group in group_names(job)]
+    )
+    before = group_entries(optimizer)
+    found: set[str] = set()
+    for _ in range(2):
+        for p in (p for group in own for p in group):
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        found.update(key for entries in changed_entries(optimizer, before) for key in entries)
+    return frozenset(found)
 
 
 def _stepped(job: Job, start: Groups, gradients: Sequence[Groups]) -> list[list[Tensor]]:

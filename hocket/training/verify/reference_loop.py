@@ -54,8 +54,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
     The gradient of microbatch m uses version rule.version(s, m) of the parameters of stage s; with `naive` the backward
     uses the newest version. Update u of stage s applies the mean over the samples of rule.microbatches(s, u). It uses
-    an optimizer per stage, and the learning rates of the training step that contains the first of these microbatches.
-    For two waves see `_two_waves`.
+    the learning rates of the training step that contains the first of these microbatches. If all stages update at one
+    moment, one optimizer steps the whole model, as in one process; otherwise there is an optimizer per stage. For two
+    waves see `_two_waves`.
 
     Arguments:
         start: number of samples trained on before.
@@ -72,7 +73,8 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
     names = [[n for n in leaves if owner[n] == s] for s in range(len(plan.stages))]
     apart = captured.masters(leaves, next(iter(leaves.values())).device)
     masters = {n: nn.Parameter(p.detach().clone()) for n, p in (apart or leaves).items()}
-    optimizers = [scheduled(captured.job, {n: masters[n] for n in own}) if own else None for own in names]
+    stepped = [list(leaves), *([] for _ in names[1:])] if rule.at_one_moment else names
+    optimizers = [scheduled(captured.job, {n: masters[n] for n in own}) if own else None for own in stepped]
     versions: list[list[dict[str, Tensor]]] = [[{n: masters[n].detach().clone() for n in own}] for own in names]
     trained = Trained()
     job = captured.job

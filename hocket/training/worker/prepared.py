@@ -17,7 +17,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
 from hocket.planning.swapping.budgets import prove_limits
 from hocket.profiling.capture.capture import Captured, capture
-from hocket.profiling.checks.elementwise_step import check_optimizer
+from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
@@ -122,6 +122,8 @@ def prepare(
     captured, division = captured or capture(job, plan.microbatch_size), None
     if captured.parts:
         check_subtasks(job, plan)
+    if len(plan.stages) > 1:
+        check_stages(job)
     if plan.tensor > 1:
         division = Division(job, _agreed_split(job, plan, board), member)
         captured = capture(division.job, plan.microbatch_size, like=captured)

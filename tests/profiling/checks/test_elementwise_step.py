@@ -15,7 +15,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.analytic.synthetic import chain
-from hocket.profiling.checks.elementwise_step import is_elementwise
+from hocket.profiling.checks.elementwise_step import check_stages, is_elementwise
 from hocket.profiling.job.job import Job
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
@@ -57,6 +57,68 @@ def test_an_optimizer_is_elementwise_or_not(optimizer: Optimizers, expected: boo
     profile = sketch(job(optimizer), (1, 2)).profile
     assert profile.elementwise_step is expected
     assert type(profile).from_json(profile.to_json()) == profile
+
+
+class ClippingSGD(torch.optim.SGD):
+    """Steps that are clipped by the norm of all gradients, as some implementations of LAMB do."""
+
+    limit = 0.1
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Clip, and step."""
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], self.limit)
+        super().step(closure)
+
+
+class SeldomClippingSGD(ClippingSGD):
+    """Only large gradients are clipped."""
+
+    limit = 1000.0
+
+
+class NoisySGD(torch.optim.SGD):
+    """Steps with noise."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Step, and add noise."""
+        super().step(closure)
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.add_(torch.randn_like(p), alpha=0.01)
+
+
+@pytest.mark.parametrize("optimizer", [ClippingSGD, SeldomClippingSGD])
+def test_an_optimizer_that_looks_at_several_weights_is_refused_for_stages(optimizer: Any) -> None:
+    """An optimizer of a stage would have some of the weights only, and clip by another norm."""
+    with pytest.raises(RefusedError, match=r"Job.optimizer: found .*ClippingSGD.*depends on the other weights"):
+        check_stages(job(lambda params: optimizer(params, lr=0.1)))
+
+
+def matrices_apart(params: Any) -> torch.optim.Optimizer:
+    """Return an optimizer of two groups, of matrices and of vectors."""
+    own = list(params)
+    return torch.optim.AdamW([{"params": [p for p in own if p.dim() > 1]}, {"params": [p for p in own if p.dim() < 2]}])
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        lambda params: torch.optim.AdamW(params, lr=0.1, foreach=True),
+        lambda params: torch.optim.Adafactor(params, lr=0.1),
+        lambda params: NoisySGD(params, lr=0.1),
+        NormalizedSGD,
+        matrices_apart,
+    ],
+    ids=["sgd", "adamw", "adafactor", "noisy", "normalized", "groups"],
+)
+def test_stages_step_what_looks_at_one_weight(optimizer: Optimizers) -> None:
+    """Each weight may be looked at as a whole; noise is not a reason to refuse."""
+    own = job(optimizer)
+    state = torch.get_rng_state()
+    check_stages(own)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_adafactor_is_not_elementwise() -> None:
