@@ -9,7 +9,7 @@ The policies of `Options.on_nan`:
   and its workers drain at the same period.
 - skip: the gradients of all devices are judged together, by the norm that clipping uses. Either all devices skip the
   update or none. After MOST_SKIPS skipped updates in a row the run ends as with stop.
-- go: print one warning.
+- go: print one warning. Gradients are checked until then.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,7 +96,8 @@ class Guard:
             self._stop(Finding(step, text))
         elif not self._warned:
             self._warned = True
-            self._say(step, f"step {step + 1}: {text}" + ("; training goes on" if self.policy == "go" else ""))
+            more = "; training goes on" if self.policy == "go" else ""
+            self._say(step, f"step {step + 1}: {text}{more}", "warning")
 
     def lets(self, microbatch: int, gradients: Sequence[Tensor], named: Named, squares: Tensor | None) -> bool:
         """True if a step may use these gradients.
@@ -109,19 +110,21 @@ class Guard:
         """
         if self.found is not None or self._held:
             return False
-        if self.policy == "go":
+        go = self.policy == "go"
+        if go and (self._warned or self._tell is None):
             return True
         good = _finite(gradients) if squares is None else isfinite(float(squares))
         if self.policy == "skip":
             return self._let(microbatch, good)
-        if good:
+        text = "" if good else _bad_gradients(named, squares)
+        if not text:
             return True
-        bad = [f"{name} ({told})" for name, tensor in named() if (told := faults(tensor))]
-        if not bad and squares is None:
-            return True  # all gradients are finite; only their norm overflows
-        more = f" and {len(bad) - _SHOWN_NAMES} more" if len(bad) > _SHOWN_NAMES else ""
-        what = f"the gradients of {', '.join(bad[:_SHOWN_NAMES])}{more}" if bad else "the norm of all gradients"
-        self._stop(Finding(self._step(microbatch), f"{what} {'are' if bad else 'is'} not finite"))
+        step = self._step(microbatch)
+        if go:
+            self._warned = True
+            self._say(step, f"step {step + 1}: {text}; training goes on", "warning")
+            return True
+        self._stop(Finding(step, text))
         return False
 
     def _let(self, microbatch: int, good: bool) -> bool:
@@ -139,7 +142,8 @@ class Guard:
         if not good:
             self.skipped += 1
             step = self._step(microbatch)
-            self._say(step, f"step {step + 1} is skipped: its gradients are not finite ({self.skipped} so far)")
+            text = f"step {step + 1} is skipped: its gradients are not finite ({self.skipped} so far)"
+            self._say(step, text, "skipped")
             if self._row >= MOST_SKIPS:
                 self._stop(Finding(step, f"gradients are not finite for {MOST_SKIPS} steps in a row"))
         return good
@@ -148,11 +152,11 @@ class Guard:
         self.found = finding
         if self._tell is not None:
             text = f"step {finding.step + 1}: {finding.text}; searching for the origin"
-            self._tell({"event": "not_finite", "step": finding.step, "text": text, "halt": True})
+            self._tell({"event": "not_finite", "step": finding.step, "text": text, "kind": "halt", "halt": True})
 
-    def _say(self, step: int, text: str) -> None:
+    def _say(self, step: int, text: str, kind: str) -> None:
         if self._tell is not None:
-            self._tell({"event": "not_finite", "step": step, "text": text, "halt": False})
+            self._tell({"event": "not_finite", "step": step, "text": text, "kind": kind, "halt": False})
 
     def _step(self, microbatch: int) -> int:
         assert self.stream is not None
@@ -203,6 +207,18 @@ def faults(tensor: Tensor) -> str:
     infinite = held.numel() - nan - finite
     parts = [f"{count} {name}" for count, name in ((nan, "nan"), (infinite, "infinite")) if count]
     return f"{' and '.join(parts)} of {held.numel()}" if parts else ""
+
+
+def _bad_gradients(named: Named, squares: Tensor | None) -> str:
+    """Describe gradients with a norm that is not finite.
+
+    The text is empty if all gradients are finite and only their norm overflows.
+    """
+    bad = [f"{name} ({told})" for name, tensor in named() if (told := faults(tensor))]
+    if not bad:
+        return "" if squares is None else "the norm of all gradients is not finite"
+    more = f" and {len(bad) - _SHOWN_NAMES} more" if len(bad) > _SHOWN_NAMES else ""
+    return f"the gradients of {', '.join(bad[:_SHOWN_NAMES])}{more} are not finite"
 
 
 def _finite(gradients: Sequence[Tensor]) -> bool:

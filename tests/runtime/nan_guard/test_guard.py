@@ -219,9 +219,24 @@ def test_a_run_that_only_skips_ends() -> None:
 def test_go_goes_on_with_one_warning() -> None:
     """Losses go on as they do without a guard."""
     result, guards, told = run(Case("flush", (1, 1)), graph("forward"), "go")
-    assert [(event["step"], event["halt"]) for event in told] == [(BAD_STEP, False)]
+    # Each device tells once, and the process of the display shows the first.
+    assert [(event["step"], event["kind"], event["halt"]) for event in told] == [(BAD_STEP, "warning", False)] * 2
     assert guards[0].found is None
     assert not isfinite(result.losses[-1][1])
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_go_warns_of_gradients_before_they_spread(clip: float | None) -> None:
+    """A finite loss with gradients that are not is told in its own step, with the weight.
+
+    One step later the weights make the loss of innocent samples nan.
+    """
+    captured = capture(replace(graph("backward").job.as_written, clip_grad_norm=clip), SIZE)
+    _, guards, told = run(Case("data_parallel", (1,)), captured, "go")
+    assert [event["step"] for event in told] == [BAD_STEP]
+    assert told[0]["text"].startswith(f"step {BAD_STEP + 1}: the gradients of ")
+    assert told[0]["text"].endswith(" are not finite; training goes on")
+    assert guards[0].found is None
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])

@@ -5,7 +5,8 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     start       first, steps, checkpoint: from worker 0, when it knows the first step
     loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage
     note        text: from worker 0
-    not_finite  step, text, halt: from the worker with the finding. With `halt`, all workers drain and search the origin
+    not_finite  step, text, kind, halt: from the worker with the finding. `kind` is "warning", "skipped" or "halt". With
+                `halt`, all workers drain and search the origin
     saved       step, path: from worker 0
     done        steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes,
                 stopped, swaps, collectives (of tensor-parallel groups, inside forwards and backwards)
@@ -72,7 +73,7 @@ class Collector:
         self._steps: dict[int, _Partial] = {}
         self._next: int | None = None
         self._losses: list[float] = []
-        self._odd: set[int] = set()
+        self._odd: set[tuple[str, int | None]] = set()
         self.checkpoint: str | None = None
         self.checkpoint_steps: int | None = None
         self.done: dict[int, Event] = {}
@@ -96,9 +97,12 @@ class Collector:
                 partial.lr = event.get("lr", partial.lr)
                 self._emit()
             case "not_finite":
-                # Several workers may report the same update; only the first report is shown.
-                if int(event["step"]) not in self._odd:
-                    self._odd.add(int(event["step"]))
+                # Several workers may report the same update; only the first report is shown. A warning is given once in
+                # a run: bad weights soon make every loss bad, and a later warning would name innocent samples.
+                kind = str(event["kind"])
+                told = kind, None if kind == "warning" else int(event["step"])
+                if told not in self._odd:
+                    self._odd.add(told)
                     self._listener.note(str(event["text"]))
             case "note":
                 self._listener.note(str(event["text"]))

@@ -113,6 +113,19 @@ def test_a_loss_that_is_not_a_number() -> None:
     assert summary.iteration_s is None
 
 
+def test_what_workers_find_is_told_once() -> None:
+    """Each skipped step is told once, whichever workers report it, also where its loss was a warning.
+
+    A warning is told once in a run: its number spreads, and later warnings would name innocent samples.
+    """
+    collector, listener = started(plan("flush"))
+    reports = [(1, 2, "warning"), (1, 2, "skipped"), (0, 2, "skipped"), (0, 3, "warning"), (0, 3, "skipped")]
+    for rank, step, kind in (*reports, (0, 3, "halt"), (1, 3, "halt")):
+        text = f"{kind} {step}"
+        collector.take(rank, {"event": "not_finite", "step": step, "text": text, "kind": kind, "halt": kind == "halt"})
+    assert listener.notes == ["warning 2", "skipped 2", "skipped 3", "halt 3"]
+
+
 def test_summary() -> None:
     """The summary has the median iteration time of the workers.
 
