@@ -298,6 +298,8 @@ def test_a_plan_for_devices_that_are_not_there(tmp_path: Path) -> None:
         ({"steps": 6.5}, "steps"),
         ({"steps": 6, "keep": 1.5}, "keep"),
         ({"steps": 6, "every": True, "checkpoint": "saved"}, "every"),
+        ({"steps": 6, "checkpoint": ""}, "checkpoint"),
+        ({"steps": 6, "trace": ""}, "trace"),
         ({"steps": 6, "host_link_bytes_per_s": float("inf")}, "host_link_bytes_per_s"),
         ({"steps": 1, "chekpoint": "x"}, "train: chekpoint"),
         ({"steps": 1, "trace": "/nowhere/at/all.json"}, "trace /nowhere/at/all.json"),

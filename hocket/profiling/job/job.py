@@ -104,8 +104,12 @@ class Job:
         if not callable(self.optimizer):
             hint = "Write for example: lambda params: torch.optim.SGD(params, lr=0.1)."
             raise InputError("Job.optimizer", type(self.optimizer).__name__, "a function from parameters", hint)
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InputError("Job.batch_size", repr(self.batch_size), "a whole number >= 1")
+        for name, least in (("batch_size", 1), ("seed", 0), ("inputs", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"Job.{name}", repr(value), f"a whole number >= {least}")
+        if not isinstance(self.name, str):
+            raise InputError("Job.name", repr(self.name), "a text")
         if self.precision not in (None, *PRECISIONS):
             hint = "float16 needs loss scaling, which Hocket does not have." if self.precision == "float16" else ""
             found, expected = repr(self.precision), f"one of {', '.join(PRECISIONS)}, or None for the model's own type"
@@ -117,8 +121,6 @@ class Job:
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
         if self.lr_schedule is not None:
             check_lr_schedule(self.lr_schedule)
-        if self.inputs < 1:
-            raise InputError("Job.inputs", str(self.inputs), ">= 1")
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
             raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
         object.__setattr__(self, "samples", len(self.data))

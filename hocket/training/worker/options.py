@@ -71,6 +71,9 @@ class Options:
             _check_count("every", self.every)
         if self.threads > _MAX_THREADS:
             raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
+        for name in ("checkpoint", "trace"):
+            if getattr(self, name) == "":  # as a path, it is the working directory
+                raise InputError(name, "an empty path", "a path, or None")
         if self.every is not None and self.checkpoint is None:
             raise InputError("every", str(self.every), "a folder for checkpoints", "Give --checkpoint DIR as well.")
         if self.resume not in (True, False, "auto"):
