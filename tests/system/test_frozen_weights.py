@@ -82,7 +82,7 @@ def test_frozen_weights_come_from_the_checkpoint_and_not_from_another_seed(tmp_p
     resumed = run(other, ONE, steps=4, checkpoint=folder, resume=True)
     assert begun.losses + resumed.losses == whole.losses
     poor = run(other, ONE, steps=4, checkpoint=old, resume=True)
-    text = "lacks the frozen parameter 0.bias and 1 more: values of the job's model are used"
+    text = "lacks the frozen parameter 0.bias and 1 more: the job's initial values are used"
     assert [note for note in poor.notes if note.endswith(text)]
     assert not torch.equal(saved(old, 4)["0.weight"], saved(folder, 4)["0.weight"])
 

@@ -94,6 +94,11 @@ class LearningRates:
         factors = zip(self._factors, self._base, strict=False)
         return tuple({"lr": base * _factor(function, step)} for function, base in factors)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of parameter groups that the schedule sets; empty without a schedule."""
+        return frozenset(_CHANGED if self._played is not None else ("lr",) if self._factors else ())
+
     def lr(self, step: int) -> list[float | None]:
         """Return the learning rate of every group; None for a group without a rate."""
         found = [values["lr"] for values in self.at(step)] or self._base
@@ -171,6 +176,11 @@ class Scheduled:
 
     def __init__(self, optimizer: Optimizer, rates: LearningRates | None = None) -> None:
         self.optimizer, self._rates = optimizer, rates
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of parameter groups that the schedule sets; empty without a schedule."""
+        return frozenset() if self._rates is None else self._rates.keys
 
     def step(self, training_step: int = 0) -> None:
         """Run the optimizer step of training step `training_step` (from 0)."""

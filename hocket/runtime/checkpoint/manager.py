@@ -1,28 +1,29 @@
 """Checkpoint manager of one worker.
 
-It defines the names of a worker's state in a checkpoint, and chooses the checkpoint from which a run resumes.
+It chooses the checkpoint from which a run resumes. entries.py converts state from and to entries of a checkpoint.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hocket.errors import InputError
-from hocket.profiling.checks.elementwise_step import kept_keys
+from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
+from hocket.profiling.job.group_state import group_key, is_group_key
 from hocket.profiling.job.job import Job
+from hocket.profiling.job.learning_rates import rates_of
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, by_samples, damaged_path, names_in, newest, save
+from hocket.runtime.checkpoint.entries import flat, in_parts, like_in, nested, not_finite_in, unheld_by, wanted
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
-from hocket.runtime.nan_guard.guard import faults
 from hocket.runtime.nan_guard.not_finite import not_finite
 
 Report = Callable[[dict[str, Any]], None]
-_MOST_NAMED = 100
 
 
 class CheckpointManager:
@@ -81,10 +82,15 @@ class CheckpointManager:
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
         _check_optimizer(self._job, found.path, state, parts)
+        lacking = {
+            "frozen parameter": sorted(held["frozen"].keys() - state["frozen"].keys()),
+            "optimizer's group state of": _without_group_state(self._job, state),
+        }
         engine.load(state)
         stored = found.load(lambda name: name.partition(".")[2] in unheld and name.startswith("model."))
         unheld.update(like_in(stored, unheld))
-        self._note_missing(found, [name for name in held["frozen"] if name not in state["frozen"]], speak)
+        for told in self._missing(found, lacking):
+            speak({"event": "note", "text": told})
         return _first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
@@ -143,12 +149,18 @@ class CheckpointManager:
             self._unheld = unheld_by(every, self._job) if self._board.rank == 0 else {}
         return self._unheld
 
-    def _note_missing(self, found: Checkpoint, names: list[str], speak: Report) -> None:
-        missing = sorted({name for fact in self._board.share({"names": names}) for name in fact["names"]})
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            text = f"{found.path} lacks the frozen parameter {missing[0]}{more}: values of the job's model are used"
-            speak({"event": "note", "text": text})
+    def _missing(self, found: Checkpoint, lacking: Mapping[str, list[str]]) -> Iterator[str]:
+        """Yield notes on what a checkpoint of an earlier version lacks, for all workers together.
+
+        Arguments:
+            lacking: names of the parameters of this worker for which something is missing, by what it is.
+        """
+        facts = self._board.share(lacking)
+        for what in lacking:
+            names = sorted({name for fact in facts for name in fact[what]})
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                yield f"{found.path} lacks the {what} {names[0]}{more}: the job's initial values are used"
 
     def _found(self, plan_digest: str, speak: Report) -> Checkpoint | None:
         if not self._resumes:
@@ -231,7 +243,7 @@ def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapp
     wanted = kept_keys(job)
     for name, entries in state["optimizer"].items():
         kept, own = (
-            {key for key, value in entries.items() if value is not None},
+            {key for key, value in entries.items() if value is not None and not is_group_key(key)},
             wanted[parts[name].name if name in parts else name],
         )
         if kept and kept != own:
@@ -240,6 +252,14 @@ def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapp
             step = "Use the optimizer of the checkpoint, or start from step 0 in another folder."
             told = f"{expected}, which {kind} keeps"
             raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
+
+
+def _without_group_state(job: Job, state: Mapping[str, Any]) -> list[str]:
+    """Return the parameters with optimizer state that lacks state of their group, which the job's optimizer keeps."""
+    keys = {group_key(key) for key in kept_group_keys(job) - rates_of(job).keys}
+    return sorted(
+        name for name, entries in state["optimizer"].items() if keys and entries and not keys & entries.keys()
+    )
 
 
 def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
@@ -266,166 +286,3 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
 def job_name(job: Job) -> str:
     """Return the job's name in checkpoints: its own, or the name of its model's class."""
     return job.name or type(job.model).__name__
-
-
-def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
-    """Describe the entries of a state that have nan or infinite elements, at most 100.
-
-    Entries that have such elements in the job's own model too (such as a mask) are ignored. Optimizer state with
-    infinite elements but no nan is ignored as well.
-
-    Arguments:
-        state: entries by checkpoint name.
-    """
-    own = {f"model.{name}": tensor for name, tensor in _tensors_of(job.model).items()}
-    found = []
-    for key, value in state.items():
-        if (
-            isinstance(value, Tensor)
-            and (told := faults(value))
-            and not ("nan" not in told and key.startswith("optimizer."))
-        ):
-            before = own.get(key.partition("@")[0])
-            if before is None or not faults(before):
-                found.append(f"{key} has {told}")
-    return found[:_MOST_NAMED]
-
-
-def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
-    """Return the parameters and persistent buffers of a model that no stage holds, by name.
-
-    Tensors with several names have their first one, and are left out if they are held under any name.
-
-    Arguments:
-        held: names of the parameters and buffers that stages hold.
-    """
-    every = _tensors_of(job.model)
-    seen, stored = {id(every[name]) for name in held if name in every}, job.model.state_dict()
-    found = {}
-    for name, tensor in every.items():
-        if id(tensor) not in seen and name in stored:
-            seen.add(id(tensor))
-            found[name] = tensor.detach()
-    return found
-
-
-def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers under all their names, also buffers that `state_dict` leaves out."""
-    return {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
-
-
-def like_in(found: Mapping[str, Any], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return those tensors of a checkpoint that have the shape and dtype of the given ones, by name.
-
-    Arguments:
-        found: entries by checkpoint name.
-        held: tensors by their names in the model.
-    """
-    pairs = ((name, found.get(f"model.{name}"), tensor) for name, tensor in held.items())
-    return {n: t for n, t, own in pairs if isinstance(t, Tensor) and (t.shape, t.dtype) == (own.shape, own.dtype)}
-
-
-def flat(
-    state: Mapping[str, Any], parts: Mapping[str, ParameterRows]
-) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Convert an engine's state to checkpoint entries.
-
-    Arguments:
-        state: parameters, buffers and optimizer state, see `Worker.state`.
-        parts: parameters that are rows of a whole parameter, by name. Optimizer state of such a parameter's shape
-            consists of the same rows.
-
-    Returns:
-        Entries by checkpoint name, and the whole shapes of tensors that are given in rows, by the whole tensor's name.
-    """
-    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
-    wholes: dict[str, tuple[int, ...]] = {}
-    for name, tensor in {**state["weights"], **state.get("frozen", {})}.items():
-        optimizer = {f"optimizer.{{}}.{key}": value for key, value in state["optimizer"].get(name, {}).items()}
-        for form, value in ({"model.{}": tensor} | optimizer).items():
-            if name not in parts:
-                found[form.format(name)] = value
-                continue
-            key = form.format(parts[name].name)
-            if isinstance(value, Tensor) and value.shape == tensor.shape:
-                wholes[key] = parts[name].shape
-                key = f"{key}@{','.join(map(str, (parts[name].first, *(0,) * (tensor.dim() - 1))))}"
-            found[key] = value
-    return found, wholes
-
-
-def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Callable[[str], bool]:
-    """Return a predicate: True for the name of a checkpoint entry that a worker needs.
-
-    Arguments:
-        held: the worker's parameters and buffers as meta tensors, see `Worker.described`.
-        parts: parameters that are rows of a whole parameter, by name.
-    """
-    weights, frozen = (
-        {parts[name].name if name in parts else name for name in held.get(kind, {})} for kind in ("weights", "frozen")
-    )
-    model = {f"model.{name}" for name in (*weights, *frozen, *held["buffers"])}
-    optimizer = {f"optimizer.{name}" for name in weights}
-    return lambda name: name in model or name.rpartition(".")[0] in optimizer
-
-
-def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> dict[str, Any]:
-    """Cut whole parameters of a checkpoint to the rows that this worker holds.
-
-    Arguments:
-        found: entries by checkpoint name.
-        held: the worker's parameters as meta tensors, see `Worker.described`.
-        parts: parameters that are rows of a whole parameter, by name.
-
-    Returns:
-        The entries, with the names of the rows in place of the whole parameter's name. Optimizer state is cut as well.
-    """
-    out, own_rows = dict(found), {**held["weights"], **held.get("frozen", {})}
-    for name, part in ((name, parts[name]) for name in own_rows if name in parts):
-        rows = slice(part.first, part.first + len(own_rows[name]))
-        for key, value in found.items():
-            if _weight_of(key) == part.name:
-                own = value[rows] if isinstance(value, Tensor) and value.shape == part.shape else value
-                out[key.replace(part.name, name, 1)] = own
-    wholes = {part.name for part in parts.values()}
-    return {k: v for k, v in out.items() if _weight_of(k) not in wholes}
-
-
-def _weight_of(key: str) -> str:
-    """Return the name of the weight to which a checkpoint's entry belongs."""
-    kind, _, name = key.partition(".")
-    return name if kind == "model" else name.rpartition(".")[0]
-
-
-def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert checkpoint entries to an engine's state; check parameters and buffers.
-
-    Checkpoints of earlier versions have no frozen parameters. The state then lacks them, too.
-
-    Arguments:
-        found: entries by checkpoint name.
-        held: the engine's parameters and buffers as meta tensors, to check shapes and dtypes.
-
-    Raises:
-        InputError: a weight or buffer is missing, or a parameter or buffer has another shape or dtype.
-    """
-    state: dict[str, Any] = {"weights": {}, "frozen": {}, "buffers": {}}
-    state["optimizer"] = {name: {} for name in held["weights"]}
-    for part in ("weights", "frozen", "buffers"):
-        for name, tensor in held.get(part, {}).items():
-            there = found.get(f"model.{name}")
-            if there is None and part == "frozen":
-                continue
-            if not isinstance(there, Tensor) or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
-                what = f"{tuple(there.shape)} of {there.dtype}" if isinstance(there, Tensor) else "nothing"
-                expected = f"{tuple(tensor.shape)} of {tensor.dtype}, as in the model"
-                raise InputError(f"checkpoint: {name}", what, expected, "It may belong to another model.")
-            state[part][name] = there
-    for entry, value in found.items():
-        if entry.startswith("optimizer."):
-            name, _, key = entry.removeprefix("optimizer.").rpartition(".")
-            state["optimizer"][name][key] = value
-    return state

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InternalError
+from hocket.profiling.job.group_state import changed_entries, group_entries, group_key, is_group_key, load_entries
 from hocket.profiling.job.learning_rates import Scheduled
 from hocket.profiling.job.precision import sums_in
 from hocket.program.instruction import Value
@@ -85,6 +86,7 @@ class StageWeights:
         self._make = optimizer
         self._scheduled = optimizer(self._masters) if self._masters else None
         self.optimizer = self._scheduled.optimizer if self._scheduled is not None else None
+        self._new_groups = group_entries(self.optimizer) if self.optimizer is not None else ()
 
     # -- versions
 
@@ -270,13 +272,16 @@ class StageWeights:
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
         """Return the unsharded optimizer state by parameter name.
 
-        If master weights are sharded, it includes each master weight, under the key MASTER.
+        Entries of a parameter group that steps have changed are in the state of each of its parameters
+        (hocket/profiling/job/group_state.py). If master weights are sharded, it includes each master weight, under the key MASTER.
 
         Arguments:
             gather: all-gather between replicas; needed if the step is sharded. The call is then collective.
         """
         optimizer = self.optimizer
         own = {n: dict(optimizer.state.get(m, {})) if optimizer else {} for n, m in self._masters.items()}
+        for name, entries in self._group_state().items():
+            own[name].update(entries)
         for name in self.buckets.runs if self._apart else ():
             if name in own:
                 own[name][MASTER] = self._masters[name].detach()
@@ -300,11 +305,27 @@ class StageWeights:
                 if self.optimizer is not None and name in state:
                     shape, run = tensors[name].shape, self.buckets.runs.get(name)
                     of = elementwise.get(name, frozenset())
-                    entries = {k: part_of(v, shape, run, k in of) if run else v for k, v in state[name].items()}
+                    entries = {k: v for k, v in state[name].items() if not is_group_key(k)}
+                    entries = {k: part_of(v, shape, run, k in of) if run else v for k, v in entries.items()}
                     counts = master.device if _counts_on_device(self.optimizer, master) else None
                     self.optimizer.state[master] = {
                         k: _moved(v, counts if k == STEP else master.device) for k, v in entries.items()
                     }
+
+            if self.optimizer is not None:
+                load_entries(self.optimizer, {master: name for name, master in self._masters.items()}, state)
+
+    def _group_state(self) -> dict[str, dict[str, object]]:
+        """Return the entries of parameter groups that steps have changed, by parameter name."""
+        if self.optimizer is None or self._scheduled is None:
+            return {}
+        names = {master: name for name, master in self._masters.items()}
+        changed = changed_entries(self.optimizer, self._new_groups, self._scheduled.keys)
+        return {
+            names[p]: {group_key(key): value for key, value in entries.items()}
+            for group, entries in zip(self.optimizer.param_groups, changed, strict=True)
+            for p in group["params"]
+        }
 
     def _elementwise_keys(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
         """Find the optimizer state with an element for each element of a weight, by name.

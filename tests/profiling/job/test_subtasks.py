@@ -14,7 +14,7 @@ from hocket.profiling.capture.stage import Stage
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.subtasks import TOGETHER, ParameterRows, decomposed
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
-from hocket.runtime.checkpoint.manager import flat, in_parts, nested, wanted
+from hocket.runtime.checkpoint.entries import flat, in_parts, nested, wanted
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.stage.executable import Executable

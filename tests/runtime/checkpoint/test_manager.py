@@ -10,7 +10,8 @@ from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
-from hocket.runtime.checkpoint.manager import CheckpointManager, not_finite_in
+from hocket.runtime.checkpoint.entries import not_finite_in
+from hocket.runtime.checkpoint.manager import CheckpointManager
 from hocket.runtime.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
