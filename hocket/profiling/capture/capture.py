@@ -20,7 +20,7 @@ from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import check_optimizer_and_rates
-from hocket.profiling.job.precision import computed
+from hocket.profiling.job.precision import computed, own_buffers
 from hocket.profiling.job.subtasks import decomposed
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
@@ -58,13 +58,10 @@ def capture(
         raise InputError("Job.model", f"{numberless!r} on `meta`, where it has no values", "weights with values", hint)
     check_optimizer_and_rates(job)
     job = computed(decomposed(job))
-    choices = Choices(max_layers) if like is None else like.choices
-    while True:
-        try:
-            trace = _record(job, _BASE_SIZE, choices)
-            break
-        except CaptureError as error:
-            choices = _yielding(job, choices, error)
+    trace, choices = _first(job, Choices(max_layers) if like is None else like.choices)
+    if job.own is not None and (written := own_buffers(job).keys() & trace.changed_buffers):
+        job = computed(job.own, written)
+        trace, choices = _uncast(job, choices, min(written))
     graph = LiveGraph(trace, _buffers_of(job))
     if like is None:
         choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
@@ -94,6 +91,36 @@ class _SameLayers:
             check_same_structure(captured, other)
             self.found[size] = other
         return self.found[size]
+
+
+def _first(job: Job, choices: Choices) -> tuple[RecordedGraph, Choices]:
+    """Record the model at the first size, with the first choices that work.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers.
+    """
+    while True:
+        try:
+            return _record(job, _BASE_SIZE, choices), choices
+        except CaptureError as error:
+            choices = _yielding(job, choices, error)
+
+
+def _uncast(job: Job, choices: Choices, buffer: str) -> tuple[RecordedGraph, Choices]:
+    """Record the model again, with buffers that are not cast because the forward writes them.
+
+    Raises:
+        CaptureError: the model cannot compute with such a buffer.
+    """
+    try:
+        return _first(job, choices)
+    except CaptureError as error:
+        long, short = str(job.model.get_buffer(buffer).dtype).removeprefix("torch."), job.precision
+        found = (
+            f"{error.found}, with the buffer {buffer} in {long}: the forward writes it, so it is not cast to {short}"
+        )
+        hint = f"Cast where it is used: self.{buffer.rpartition('.')[2]}.to(x.dtype)."
+        raise CaptureError(error.place, found, f"a forward that computes in {short} with it", hint) from error
 
 
 def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:

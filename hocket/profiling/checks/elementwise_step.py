@@ -100,7 +100,7 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
 
 
 def check_stages(job: Job) -> None:
-    """Refuse an optimizer whose step of a weight depends on the other weights.
+    """Refuse an optimizer with a step of a weight that depends on the other weights.
 
     Each stage has an optimizer of its own weights. A step of half of the weights must equal half of a step of all.
     Nothing is refused if nothing is known, because the optimizer cannot step float64 weights on the CPU, or steps at

@@ -5,18 +5,20 @@ copy is another model with equal parameter names:
 
 - Parameters and floating-point buffers are cast. Normalisation with running statistics is not cast: eight bits would
   lose updates of a tenth of a percent, and torch's kernels accept both types together.
+- Buffers that the forward writes are not cast, for the same reason: a running mean or a counter would stand still.
+- Checkpoints hold the job's own values of the buffers that are cast, not the rounded ones.
 - Floating-point tensors of the batch are cast for the model, but not for the loss.
 - The output of the model is cast back before the loss, so losses and their gradients start in the model's own type. A
   model that computes its own loss chooses the type itself.
 - Gradients are computed in the short type, and accumulated over microbatches and replicas in the master type.
 
 The rule equals FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
-output_dtype=torch.float32)`, except for the gradients of several microbatches: FSDP accumulates them as they
-are reduced, too.
+output_dtype=torch.float32)`, except for buffers, which FSDP2 does not cast, and for the gradients of several
+microbatches: FSDP accumulates them as they are reduced, too.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -31,8 +33,11 @@ from hocket.profiling.job.job import Job
 from hocket.util.compatibility import Feature, check_together
 
 
-def computed(job: Job) -> Job:
+def computed(job: Job, written: Collection[str] = ()) -> Job:
     """Return the compute copy of a job, or the job itself without mixed precision.
+
+    Arguments:
+        written: names of buffers that the forward writes; they are not cast.
 
     Raises:
         RefusedError: the model has no longer type to cast from, or this torch cannot accumulate gradients in a type
@@ -53,6 +58,7 @@ def computed(job: Job) -> Job:
         found = f"{job.precision}, of a model whose weights are {' and '.join(sorted(types))}"
         check_together("Job.precision", Feature.PRECISION, Feature.UNLIKE_WEIGHTS, found=found)
     kept = {id(tensor) for tensor in _kept(job.model)}
+    kept |= {id(b) for name, b in job.model.named_buffers(remove_duplicate=False) if name in written}
     memo: dict[int, Any] = {}
     for p in job.model.parameters():
         cast = nn.Parameter(_cast(p.detach(), short, id(p) in kept), requires_grad=p.requires_grad)
@@ -64,6 +70,21 @@ def computed(job: Job) -> Job:
     object.__setattr__(twin, "path", job.path)
     object.__setattr__(twin, "written", job.as_written)
     return twin
+
+
+def own_buffers(job: Job) -> dict[str, Tensor]:
+    """Return the buffers that the compute copy casts, by name, with the job's own values.
+
+    Tied buffers are returned under all their names. Empty without mixed precision.
+
+    Arguments:
+        job: the compute copy.
+    """
+    if job.own is None:
+        return {}
+    own = dict(job.own.model.named_buffers(remove_duplicate=False))
+    cast = job.model.named_buffers(remove_duplicate=False)
+    return {name: own[name].detach() for name, b in cast if name in own and own[name].dtype != b.dtype}
 
 
 def own_type(model: nn.Module) -> torch.dtype:

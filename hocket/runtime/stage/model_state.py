@@ -61,11 +61,12 @@ class ModelState:
         return {name: tensor for r in self._stages.values() for name, tensor in r.weights.described().items()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return buffers by global name, not copied.
+        """Return buffers by global name, not copied, in the model's own precision.
 
         Running statistics are those of this device.
         """
-        return {name: tensor for runner in self._stages.values() for name, tensor in runner.buffers.items()}
+        runners = self._stages.values()
+        return {name: b for runner in runners for name, b in (runner.buffers | runner.own_buffers).items()}
 
     def frozen(self) -> dict[str, Tensor]:
         """Return frozen parameters by global name, not copied, in the model's own precision."""
@@ -120,6 +121,4 @@ class ModelState:
             with nullcontext() if self._swapping is None else self._swapping.at_hand(stage, runner):
                 runner.weights.load(state["weights"], state["optimizer"])
                 runner.load_frozen(state.get("frozen", {}))
-            for name, tensor in runner.buffers.items():
-                if name in state["buffers"]:
-                    tensor.copy_(state["buffers"][name])
+            runner.load_buffers(state["buffers"])

@@ -9,6 +9,7 @@ from torch import Tensor
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.stage import Look
 from hocket.profiling.job.learning_rates import scheduled
+from hocket.profiling.job.precision import own_buffers
 from hocket.runtime.stage.stage_layout import StagePart
 from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
@@ -19,7 +20,8 @@ class StageRunner:
 
     Attributes:
         weights: weight versions, gradients and optimizer.
-        buffers: buffers by global name.
+        buffers: buffers by global name, as the layers compute with them.
+        own_buffers: those of the buffers that are cast for computing, in the model's own precision.
         frozen: frozen parameters by global name, in the model's own precision.
 
     Arguments:
@@ -57,6 +59,7 @@ class StageRunner:
             captured.masters(ordered, device),
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
+        self.own_buffers = {name: b.cpu() for name, b in own_buffers(captured.job).items() if name in self.buffers}
         self._frozen = {name: tensor for name, tensor in found.items() if name not in trainable}
         self.frozen = captured.masters(self._frozen, "cpu") or dict(self._frozen)
         self._kept: dict[str, Tensor] = {}
@@ -76,6 +79,18 @@ class StageRunner:
         """
         for name, kept in self._kept.items():
             self.buffers[name].copy_(kept)
+
+    def load_buffers(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load buffers by global name.
+
+        Other names are ignored. The job's own model keeps its values. Checkpoints of earlier versions have cast
+        buffers; where the model's own value rounds to such a value, it is kept.
+        """
+        for name in self.buffers.keys() & tensors.keys():
+            buffer, given, own = self.buffers[name], tensors[name], self.own_buffers.get(name)
+            if own is not None and (given.dtype == own.dtype or not torch.equal(own.to(given.dtype), given.cpu())):
+                self.own_buffers[name] = given.detach().to("cpu", own.dtype, copy=True)
+            buffer.copy_(given)
 
     def load_frozen(self, tensors: Mapping[str, Tensor]) -> None:
         """Load frozen parameters by global name, in the model's own precision.

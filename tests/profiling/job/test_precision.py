@@ -1,5 +1,6 @@
 """Compute copies of jobs in another precision."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from hocket import models
-from hocket.errors import InputError, RefusedError
+from hocket.errors import CaptureError, InputError, RefusedError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.checks.verify import verify
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.precision import computed
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
+from hocket.runtime.checkpoint.entries import nested
+from hocket.runtime.engine.inline import run_inline
+from hocket.runtime.stage.executable import Executable
+from tests.runtime.helpers.plans import Case
 
 SHORT = torch.bfloat16
 
@@ -64,6 +69,74 @@ def test_what_is_cast_and_what_is_not() -> None:
     assert {p.dtype for p in own.model.parameters()} == {torch.float32}
     assert own.batch([0])["item0"].dtype is torch.float32
     assert computed(seen) is seen
+
+
+class Running(nn.Module):
+    """A model with a running mean of its inputs, which it subtracts, and a counter.
+
+    Attributes:
+        casts: True if the mean is cast where it is used.
+    """
+
+    def __init__(self, casts: bool = True) -> None:
+        super().__init__()
+        self.casts, self.last = casts, nn.Linear(4, 4)
+        self.register_buffer("mean", torch.ones(4))
+        self.register_buffer("calls", torch.tensor(255.0))
+        self.register_buffer("shift", torch.full((4,), 1.001))
+
+    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
+        """(samples, 4) and (samples,) to (samples, 4)."""
+        self.mean.mul_(0.999)
+        self.calls.add_(1)
+        x = x - (self.mean.to(x.dtype) if self.casts else self.mean)
+        return self.last(x) + self.shift + numbers[:, None]
+
+
+def test_buffers_that_the_forward_writes_are_not_cast() -> None:
+    """Others are."""
+    seen = capture(replace(job(precision="bfloat16"), model=Running())).job
+    types = {name: b.dtype for name, b in seen.model.named_buffers()}
+    assert types == {"mean": torch.float32, "calls": torch.float32, "shift": SHORT}
+    assert capture(seen).job is seen
+
+
+def test_a_buffer_that_is_written_and_does_not_fit_is_named() -> None:
+    """The error says how to cast it where it is used."""
+    with pytest.raises(CaptureError, match=r"buffer (mean|calls) in float32: the forward writes it.*Cast where it is"):
+        capture(replace(job(precision="bfloat16"), model=Running(casts=False)))
+
+
+def test_buffers_are_kept_and_loaded_in_the_type_of_the_job() -> None:
+    """Running values move on, and constants are not rounded; also after loading a state of an earlier version."""
+    graph = capture(replace(job(precision="bfloat16"), model=Running()))
+    plan = Case("flush", (1,)).plan(graph)
+    whole = Executable(graph, plan.layout(graph), plan.compile(graph))
+    (device,) = run_inline(whole, 1).devices.values()
+    found = device.model.buffers()
+    forwards = plan.microbatches
+    assert {b.dtype for b in found.values()} == {torch.float32}
+    assert torch.allclose(found["mean"], torch.full((4,), 0.999**forwards))
+    assert found["calls"] == 255 + forwards
+    assert torch.equal(found["shift"], torch.full((4,), 1.001))
+    state = copy.deepcopy(device.model.state())
+    rounded = {**state, "buffers": {name: b.to(SHORT) for name, b in state["buffers"].items()}}
+    other = {**state, "buffers": {**state["buffers"], "shift": torch.full((4,), 2.002)}}
+    for given, shift in ((state, 1.001), (rounded, 1.001), (other, 2.002)):
+        (loaded,) = run_inline(whole, 0).devices.values()
+        loaded.model.load(given)
+        assert torch.equal(loaded.model.buffers()["shift"], torch.full((4,), shift))
+        assert torch.equal(loaded.model.buffers()["calls"], given["buffers"]["calls"].float())
+    assert torch.equal(graph.job.own.model.shift, torch.full((4,), 1.001))
+
+
+def test_checkpoints_of_earlier_versions_have_rounded_buffers() -> None:
+    """They are accepted; weights in bfloat16 are not."""
+    held = {kind: {"a": torch.ones(3, device="meta")} for kind in ("weights", "buffers")}
+    short = {"model.a": torch.ones(3, dtype=SHORT)}
+    assert nested(short, {"weights": {}, "buffers": held["buffers"]})["buffers"]["a"] is short["model.a"]
+    with pytest.raises(InputError, match=r"checkpoint: a.*bfloat16"):
+        nested(short, {"weights": held["weights"], "buffers": {}})
 
 
 def test_a_job_in_its_own_type_is_itself() -> None:
