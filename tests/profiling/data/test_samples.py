@@ -13,6 +13,7 @@ from torch.nn import functional
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.checks.index_errors import refusal
+from hocket.profiling.data.checksums import difference, sums_of
 from hocket.profiling.data.repeatable import check_reads, check_repeatable, reads_of
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.worker_costs import WorkerCosts
@@ -226,3 +227,39 @@ def test_only_own_frames_are_shown():
     assert found.found.startswith("RuntimeError: shape '[3]' is invalid")
     assert len(traceback.format_exception(found)) > 2
     assert "torch.zeros(2).reshape(3)" in found.next_step
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_every_integer_of_a_sample_is_compared(dtype):
+    """One integer that differs is found, wherever it is in a large item."""
+    one = torch.arange(2 * 5000).reshape(2, 5000).to(dtype)
+    for position in (0, 1, 2047, 4999):
+        other = one.clone()
+        other[1, position] = 1 - other[1, position].to(torch.int64) % 2
+        ours, theirs = sums_of({"x": one}), sums_of({"x": other})
+        assert (difference(ours[0], theirs[0]), difference(ours[1], theirs[1])) == ("", "x")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("shape", [(2048,), (64, 64), (3, 50, 50)])
+def test_floats_in_every_second_position_are_compared(dtype, begin, shape):
+    """A part of the floats of a large item is compared, in positions without a period."""
+    one = torch.linspace(-1, 1, 2 * int(np.prod(shape))).reshape(2, *shape).to(dtype)
+    other = one.clone()
+    other[..., begin::2] = -other[..., begin::2]
+    for ours, theirs, again in zip(sums_of({"x": one}), sums_of({"x": other}), sums_of({"x": one * 1}), strict=True):
+        assert difference(ours, theirs) == "x"
+        assert difference(ours, again) == ""
+
+
+def test_integers_that_change_at_every_second_position_are_refused():
+    """Labels that differ at each read are found before training, also in a long item of which half is constant."""
+
+    def make(i):
+        labels = torch.full((2048,), i % 4)
+        labels[1::2] = torch.tensor(list(os.urandom(1024))) % 4
+        return torch.full((3,), float(i)), labels
+
+    with pytest.raises(InputError, match="item1"):
+        check_repeatable(job_of(make))
