@@ -67,6 +67,8 @@ class Position:
         rule: kind of the update rule, such as "sync" (program/rule.py).
         weight_versions: number of updates in each stage's weights since the run began.
         dtype: compute dtype, such as "float32"; empty if unknown.
+        seed, data_samples: seed of the job and length of its data, which determine the order of the samples; None if
+            unknown.
     """
 
     step: int
@@ -77,6 +79,8 @@ class Position:
     rule: str = ""
     weight_versions: tuple[int, ...] = ()
     dtype: str = ""
+    seed: int | None = None
+    data_samples: int | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -111,8 +115,10 @@ class Manifest:
     @property
     def hash(self) -> str:
         """SHA-256 of all fields except `sha256`."""
-        text = json.dumps(as_data(replace(self, sha256="")), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        data = as_data(replace(self, sha256=""))
+        # Checkpoints of earlier versions lack the fields that may be None, and keep their hash.
+        data["position"] = {name: value for name, value in data["position"].items() if value is not None}
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return the manifest as JSON, with its hash."""

@@ -22,6 +22,7 @@ from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.not_finite import not_finite
+from hocket.util.units import show_count
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -118,6 +119,8 @@ class CheckpointManager:
             plan_digest=layout.plan_digest,
             profile_digest=layout.profile_digest,
             dtype=self._job.dtype,
+            seed=self._job.seed,
+            data_samples=self._job.samples,
             rule=program.rule.kind,
             weight_versions=self._versions,
         )
@@ -188,6 +191,8 @@ class CheckpointManager:
         if found.position.dtype not in ("", self._job.dtype):
             text = f"{found.path} was computed in {found.position.dtype}; training continues with its weights in {self._job.dtype}"
             speak({"event": "note", "text": text})
+        if told := other_order(found.position, self._job):
+            speak({"event": "note", "text": f"{found.path} was trained {told}"})
         return found
 
 
@@ -271,6 +276,24 @@ def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
         hint = f"Use a batch size that divides {position.samples}."
         raise InputError(str(found.path), f"{position.samples} samples trained", f"whole batches of {batch_size}", hint)
     return position.samples // batch_size
+
+
+def other_order(position: Position, job: Job) -> str:
+    """Describe why the samples after a checkpoint are not the ones that its run would have read.
+
+    Returns:
+        The difference of seed or data; empty if the order is the same, or unknown.
+    """
+    if position.seed is None or position.data_samples is None:
+        return ""
+    old, new = position.data_samples, job.samples
+    told = [f"with seed {position.seed}, and the job has seed {job.seed}"] if position.seed != job.seed else []
+    told += [f"on {show_count(old, 'sample')}, and the data has {new}"] if old != new else []
+    if not told:
+        return ""
+    inside = position.samples % old or position.samples % new  # at the border of an epoch, none is lost
+    lost = ", so of the epoch under way some are read again and others not at all" if inside else ""
+    return f"{'; '.join(told)}: the order of the samples changes{lost}"
 
 
 def _versions(position: Position, stages: int) -> tuple[int, ...]:

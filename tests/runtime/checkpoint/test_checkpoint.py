@@ -3,6 +3,8 @@
 A checkpoint is complete or absent, is written by several workers, and can be read by any plan.
 """
 
+import hashlib
+import json
 import os
 import pickle
 import resource
@@ -296,6 +298,20 @@ def test_state_that_is_neither_tensor_nor_number(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"optimizer\.a\.memo is a dict"):
         save(tmp_path, position(1), {**STATE, "optimizer.a.memo": {}}, alone())
     assert names_in(tmp_path) == []
+
+
+def test_checkpoints_without_seed_and_length_of_the_data(tmp_path: Path) -> None:
+    """Manifests of earlier versions lack some fields of the position, and have a hash without them."""
+    path = save(tmp_path, position(1), STATE, alone())
+    data = json.loads((path / "manifest.json").read_text())
+    for name in ("seed", "data_samples"):
+        assert data["position"].pop(name) is None
+    text = json.dumps(data | {"sha256": ""}, sort_keys=True)
+    assert data["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(data))
+    found = newest(tmp_path, alone(), silent)
+    assert found is not None
+    assert found.position == position(1)
 
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:

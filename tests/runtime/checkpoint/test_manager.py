@@ -40,6 +40,37 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
     return checkpoint and checkpoint.position.step, notes
 
 
+@pytest.mark.parametrize(
+    ("samples", "seed", "length", "told"),
+    [
+        (8, 0, 0, ""),
+        (8, None, 0, ""),
+        (8, 3, 0, "with seed 3, and the job has seed {seed}: the order of the samples changes, so of the epoch"),
+        (8, 0, 5, "on {old} samples, and the data has {length}: the order of the samples changes, so of the epoch"),
+        (8, 3, 5, "with seed 3, and the job has seed {seed}; on {old} samples, and"),
+        (0, 3, 0, "with seed 3, and the job has seed {seed}: the order of the samples changes"),
+    ],
+)
+def test_another_order_of_samples_is_told(
+    tmp_path: Path, samples: int, seed: int | None, length: int, told: str
+) -> None:
+    """A resumed run tells of another seed or length of the data, and if an epoch is torn by it.
+
+    A checkpoint of an earlier version has neither, and nothing is told.
+    """
+    folder, job = tmp_path / "saved", load_job(write_job(tmp_path))
+    old, given = job.samples + length, None if seed is None else job.seed + seed
+    samples = samples or job.samples
+    position = Position(1, samples, "tiny", seed=given, data_samples=None if seed is None else old)
+    save(folder, position, {"model.a": 1.0}, KVExchange(None, 0, 1))
+    notes = [note.partition(" was trained ")[2] for note in found(folder, True)[1] if " was trained " in note]
+    wanted = told.format(seed=job.seed, old=old, length=job.samples)
+    assert (not notes) == (not told)
+    assert all(note.startswith(wanted) for note in notes)
+    if samples == job.samples:
+        assert notes == [wanted]
+
+
 @pytest.mark.parametrize("resume", [True, "auto"])
 def test_only_damaged_checkpoints_are_refused_and_kept(tmp_path: Path, resume: bool | Literal["auto"]) -> None:
     """A folder with only damaged checkpoints is refused and unchanged.
