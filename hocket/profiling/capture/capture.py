@@ -17,6 +17,7 @@ from hocket.profiling.capture.segmentation import LayerDraft, LiveGraph, choose,
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.checks.batch_independence import FIXED, check_same_structure, first_other
 from hocket.profiling.checks.index_errors import refusal
+from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import check_optimizer_and_rates
@@ -44,6 +45,7 @@ def capture(
 
     Raises:
         CaptureError: the model cannot be cut into layers. The error names the module and the reason.
+        RefusedError: the job clips sparse gradients.
         InputError: the weights have no values, the optimizer does not match the model's parameters, or a
             learning-rate schedule does not match the optimizer.
     """
@@ -57,6 +59,8 @@ def capture(
         hint = "To plan without values, name a device type: hocket.profile(job, for_type=...), or --device-type."
         raise InputError("Job.model", f"{numberless!r} on `meta`, where it has no values", "weights with values", hint)
     check_optimizer_and_rates(job)
+    if job.clip_grad_norm is not None:
+        check_sparse_gradients(job, "clip_grad_norm needs their norm")
     job = computed(decomposed(job))
     trace, choices = _first(job, Choices(max_layers) if like is None else like.choices)
     if job.own is not None and (written := own_buffers(job).keys() & trace.changed_buffers):

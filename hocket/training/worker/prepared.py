@@ -18,6 +18,7 @@ from hocket.planning.plan import Plan
 from hocket.planning.swapping.budgets import prove_limits
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
+from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
@@ -128,7 +129,9 @@ def prepare(
         division = Division(job, _agreed_split(job, plan, board), member)
         captured = capture(division.job, plan.microbatch_size, like=captured)
     program = plan.compile(captured)
+    check_sparse_gradients(job, "the plan sums them over replicas or stages", _summed(plan, captured))
     if options.on_nan == "skip":
+        check_sparse_gradients(job, "on_nan skip needs their norm")
         captured = judged_together(captured, program.rule)
         program = plan.compile(captured)
     prove(program)
@@ -136,6 +139,17 @@ def prepare(
     pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
     layout = plan.layout(captured)
     return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
+
+
+def _summed(plan: Plan, captured: Captured) -> set[str]:
+    """Names of the parameters with gradients that are summed over replicas or stages."""
+    stage_of = {name: k for k, stage in enumerate(plan.stages) for name in stage.layers}
+    replicated = {name for stage in plan.stages if len(stage.devices) > 1 for name in stage.layers}
+    for tie in captured.ties:
+        sharing = {captured.layers[k].name for k in tie}
+        if len({stage_of.get(name) for name in sharing}) > 1:
+            replicated |= sharing
+    return {p for layer in captured.layers if layer.name in replicated for p in layer.parameters}
 
 
 def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
