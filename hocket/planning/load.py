@@ -262,6 +262,7 @@ def validate(opened: LoadedPlan) -> Program:
         ProgramError: the plan's program is not legal, or may need more memory than there is.
     """
     opened.profile.check_shard(f"{opened.place}: shard" if opened.place else "shard", opened.plan.shard)
+    opened.profile.check_stages(f"{opened.place}: stages" if opened.place else "stages", len(opened.plan.stages))
     program = opened.program
     problems = problems_of(opened, program)
     if problems:

@@ -92,6 +92,7 @@ class ModelProfile:
         step_together: True if the optimizer step needs the temporary memory of all layers at once; False if it needs
             one layer's at a time.
         elementwise_step: False if the optimizer looks at whole weights (Adafactor): replicas cannot shard its state.
+        coupled_step: True if the optimizer's step of a weight depends on the other weights: plans have one stage.
         digest_of_model: SHA-256 over names and shapes of the parameters; empty for imported profiles.
         batch_size: global batch size of the measured job; 0 if unknown.
         tensor: tensor-parallel size. All costs are costs of one rank of the group.
@@ -124,6 +125,7 @@ class ModelProfile:
     step_call_s: float = 0.0
     step_together: bool = False
     elementwise_step: bool = True
+    coupled_step: bool = False
     digest_of_model: str = ""
     batch_size: int = 0
     tensor: int = 1
@@ -214,6 +216,19 @@ class ModelProfile:
             check_together(
                 place, Feature.WHOLE_STEPS, Feature(f"shard: {shard}"), found=f"{shard}, with {self.optimizer}"
             )
+
+    def check_stages(self, place: str, stages: int) -> None:
+        """Refuse several stages if the job's optimizer needs the weights of all of them.
+
+        Arguments:
+            place: place of the setting, for the error.
+            stages: number of stages.
+
+        Raises:
+            RefusedError: the optimizer looks at several weights.
+        """
+        if stages > 1 and self.coupled_step:
+            check_together(place, Feature.STAGES, Feature.COUPLED_STEPS, found=f"{stages}, with {self.optimizer}")
 
     def on(self, device_type: str) -> "ModelProfile":
         """Return the profile of the job on a device type in `elsewhere`."""
@@ -359,7 +374,14 @@ class ModelProfile:
         Omitting unset fields keeps the text of profiles from before these fields existed.
         """
         data: dict[str, Any] = as_data(self)
-        for name in ("sequence_parallel", "loss_weighted", "loss_parts", "whole_forward_std_s", "whole_backward_std_s"):
+        for name in (
+            "sequence_parallel",
+            "coupled_step",
+            "loss_weighted",
+            "loss_parts",
+            "whole_forward_std_s",
+            "whole_backward_std_s",
+        ):
             if not data[name]:
                 del data[name]
         if data["elementwise_step"]:

@@ -25,6 +25,7 @@ from hocket.program.program import StageShape
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import MAX_FORWARDS, Candidate, SearchSpace, period_forwards, shared
 from hocket.strategies.base.strategy import complete, microbatches_of, missing, refusal, strategy, yields_idle
+from hocket.util.compatibility import Feature, conflict
 from hocket.util.units import show_count
 
 SIMULATED_PER_STRATEGY = 4  # simulations of a strategy after which candidates that can only be its best are left out
@@ -83,9 +84,12 @@ class ProfiledCandidates:
     def offer(self, name: str) -> None:
         """Add the candidates of a strategy."""
         self._best_s[name], self._kept[name] = inf, 0
-        before = self.considered
+        before, several = self.considered, False
         try:
             for candidate in strategy(name).choices(self._space):
+                if self._space.profile.coupled_step and len(candidate.stages) > 1:
+                    several = True
+                    continue
                 self._search.add(self._new(name, candidate))
         except RefusedError as error:
             self.refused.append(Refused(name, "", str(error)))
@@ -95,7 +99,10 @@ class ProfiledCandidates:
         except Exception as error:
             self.refused.append(failed(name, "", error))
             return  # candidates offered before the error remain
-        if self.considered == before:
+        if several:
+            reason = conflict((Feature.STAGES, Feature.COUPLED_STEPS)) or ""
+            self.refused.append(Refused(name, "", f"{self._space.profile.optimizer}: {reason}"))
+        elif self.considered == before:
             devices, batch = self._space.cluster.devices, self._space.batch_size
             none = f"no candidate for {show_count(devices, 'device')} and a batch of {batch}"
             self.refused.append(Refused(name, "", ": ".join(filter(None, (none, missing(name, self._space))))))

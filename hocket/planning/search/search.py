@@ -36,7 +36,7 @@ from hocket.planning.swapping.search import SWAPPING, plans_of_packs
 from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.search_space import MAX_FORWARDS, SearchSpace
 from hocket.strategies.base.strategy import members, searched
-from hocket.util.compatibility import Feature, check_together
+from hocket.util.compatibility import Feature, check_together, conflict
 
 Progress = Callable[[int, int, str], None]
 """Callback with (done, total, current step)."""
@@ -185,12 +185,14 @@ class _Width:
         return kept_by_buckets(_of_group(plan, self.profile, self.cluster), self.profile, self.tolerance)
 
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
-        """Search plans that swap; empty for tensor-parallel groups and sharded state.
+        """Search plans that swap.
+
+        Empty for tensor-parallel groups, sharded state, and optimizers that need one stage.
 
         Arguments:
             others_s: seconds of the best plan without swaps; infinite if none fits.
         """
-        if self.profile.tensor > 1 or self.space.shard not in (None, "none"):
+        if self.profile.tensor > 1 or self.profile.coupled_step or self.space.shard not in (None, "none"):
             return Packs()
         found = plans_of_packs(self.space, self.path, progress, others_s, self.tolerance is not None)
         return within(found, self.tolerance)
@@ -203,7 +205,13 @@ class _Width:
         if self.profile.tensor > 1:
             raise InputError("swap", "tensor-parallel groups", "single devices, since groups do not swap")
         names = self.request.strategies or BASELINES
-        return within(plans_with_virtual_memory(space, names, policy, self.path, progress), self.tolerance)
+        found = plans_with_virtual_memory(space, names, policy, self.path, progress)
+        if self.profile.coupled_step:
+            several = conflict((Feature.STAGES, Feature.COUPLED_STEPS)) or ""
+            for one in [one for one in found.candidates if len(one.plan.stages) > 1]:
+                found.candidates.remove(one)
+                found.refused.append(Refused(one.plan.strategy, "", several))
+        return within(found, self.tolerance)
 
 
 def _check_length(space: SearchSpace) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InputError, RefusedError
-from hocket.profiling.job.group_state import changed_entries, group_entries
+from hocket.profiling.checks.group_state import changed_entries, group_entries
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import PLACE, group_names, refill, whole_optimizer, written_parameters
 from hocket.util.compatibility import Feature, check_together
@@ -48,6 +48,16 @@ def is_elementwise(job: Job) -> bool:
     return True
 
 
+def is_coupled(job: Job) -> bool:
+    """True if the optimizer's step of a weight depends on the other weights, see `check_stages`."""
+    try:
+        with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[no-untyped-call]
+            check_stages(job)
+    except RefusedError:
+        return True
+    return False
+
+
 def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: Feature) -> None:
     """Refuse an optimizer that is not elementwise.
 
@@ -73,6 +83,7 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
         return [[torch.randn(shape, generator=draw, dtype=torch.float64) for shape in own] for own in kinds]
 
     start, gradients = drawn(), [drawn(), drawn()]  # the second step sees state
+    gradients.append([[max(_SCALES) * tensor for tensor in own] for own in gradients[-1]])
     try:
         whole = _stepped(job, start, gradients)
     except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.memory_layout import is_dense
 from hocket.profiling.capture.storage_tracker import unique_bytes
-from hocket.profiling.checks.elementwise_step import is_elementwise
+from hocket.profiling.checks.elementwise_step import is_coupled, is_elementwise
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.precision import sums_of
@@ -171,6 +171,7 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
         step_call_s=step.call_s,
         step_together=step.together,
         elementwise_step=is_elementwise(job),
+        coupled_step=is_coupled(job),
         digest_of_model=job.model_digest,
         batch_size=job.batch_size,
         clip_grad_norm=job.clip_grad_norm,

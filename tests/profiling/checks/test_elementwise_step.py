@@ -15,7 +15,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.analytic.synthetic import chain
-from hocket.profiling.checks.elementwise_step import check_stages, is_elementwise
+from hocket.profiling.checks.elementwise_step import check_stages, is_coupled, is_elementwise
 from hocket.profiling.job.job import Job
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
@@ -93,6 +93,23 @@ def test_an_optimizer_that_looks_at_several_weights_is_refused_for_stages(optimi
     """An optimizer of a stage would have some of the weights only, and clip by another norm."""
     with pytest.raises(RefusedError, match=r"Job.optimizer: found .*ClippingSGD.*depends on the other weights"):
         check_stages(job(lambda params: optimizer(params, lr=0.1)))
+    assert not is_elementwise(job(lambda params: optimizer(params, lr=0.1)))
+    profile = sketch(job(lambda params: optimizer(params, lr=0.1)), (1, 2)).profile
+    assert profile.coupled_step
+    assert type(profile).from_json(profile.to_json()) == profile
+
+
+def test_no_plan_has_several_stages_with_such_an_optimizer() -> None:
+    """The search leaves out plans with several stages, and says why. Plans edited by hand are refused."""
+    profile = chain(6, forward_s=0.01, backward_s=0.02, device_type="v100-16gb")
+    coupled = replace(profile, coupled_step=True, elementwise_step=False, optimizer="Lamb")
+    cluster = Cluster("two", (Level("server", 2, 1e11),), profile.device_type)
+    found = search(coupled, cluster, PlanRequest(8))
+    assert {len(one.plan.stages) for one in found.candidates} == {1}
+    assert any(one.strategy == "flush" and "depends on the other weights" in one.reason for one in found.refused)
+    plan = next(one.plan for one in search(profile, cluster, PlanRequest(8)).candidates if len(one.plan.stages) > 1)
+    with pytest.raises(RefusedError, match=r"plan.yaml: stages: found 2, with Lamb.*depends on the other weights"):
+        validate(LoadedPlan(replace(plan, shard="none"), coupled, "plan.yaml"))
 
 
 def matrices_apart(params: Any) -> torch.optim.Optimizer:
@@ -118,6 +135,7 @@ def test_stages_step_what_looks_at_one_weight(optimizer: Optimizers) -> None:
     own = job(optimizer)
     state = torch.get_rng_state()
     check_stages(own)
+    assert not is_coupled(own)
     assert torch.equal(torch.get_rng_state(), state)
 
 
