@@ -31,8 +31,11 @@ TORCH = (
             "capture/storage_tracker",
             "checks/batch_independence",
             "checks/elementwise_step",
+            "checks/group_state",
             "checks/loss_additivity",
             "checks/mean_draws",
+            "checks/one_loss",
+            "checks/sparse_gradients",
             "checks/stable_calls",
             "checks/suggest_weight",
             "checks/verify",
@@ -65,7 +68,14 @@ TORCH_LAZILY = (
     *TORCH,
     *(
         f"profiling/{name}.py"
-        for name in ("data/checksums", "data/samples", "data/seeding", "job/job", "measure/background_load")
+        for name in (
+            "data/checksums",
+            "data/samples",
+            "data/seeding",
+            "job/job",
+            "job/likeness",
+            "measure/background_load",
+        )
     ),
     "api.py",
     "cli/",

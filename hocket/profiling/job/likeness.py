@@ -41,7 +41,7 @@ def likeness(job: "Job") -> Likeness:
     It contains settings of the job, its modules, its optimizer and its learning rates; some values of each parameter
     and buffer; checksums of two samples, and the loss of one (None if it is unknown, see `one_loss`).
     """
-    from hocket.profiling.job.one_loss import one_loss
+    from hocket.profiling.checks.one_loss import one_loss
 
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     settings = {name: _plain(getattr(job, name)) for name in _SETTINGS}

@@ -116,23 +116,6 @@ def whole_state(
     return whole
 
 
-def part_of(value: object, shape: Sequence[int], run: tuple[int, int], elementwise: bool = False) -> object:
-    """Cut an optimizer entry to a range of its weight's elements.
-
-    Entries that do not have the weight's shape are returned unchanged.
-
-    Arguments:
-        value: entry of the unsharded optimizer state.
-        shape: shape of the weight.
-        run: (begin, end) of the elements.
-        elementwise: True if the entry has an element for each element of the weight; only needed for a weight without
-            dimensions, of which all entries may have the shape.
-    """
-    if isinstance(value, Tensor) and tuple(value.shape) == tuple(shape) and (value.dim() or elementwise):
-        return value.reshape(-1)[slice(*run)]
-    return value
-
-
 _PART, _SCALAR, _NUMBER = "part", "scalar", "number"
 
 

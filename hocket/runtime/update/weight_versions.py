@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from hocket.errors import InternalError
-from hocket.profiling.job.group_state import changed_entries, group_entries, group_key, is_group_key, load_entries
+from hocket.profiling.checks.group_state import changed_entries, group_entries, group_key, is_group_key, load_entries
 from hocket.profiling.job.learning_rates import Scheduled
 from hocket.profiling.job.precision import sums_in
 from hocket.program.instruction import Value
 from hocket.runtime.update.averaging import meet
 from hocket.runtime.update.buckets import Bucket, Buckets, GradientBucket
 from hocket.runtime.update.gradients import Gradients
-from hocket.runtime.update.sharding import Gather, part_of, whole_state
+from hocket.runtime.update.optimizer_state import counts_on_device, elementwise_keys, moved, part_of
+from hocket.runtime.update.sharding import Gather, whole_state
 from hocket.runtime.update.slots import WeightSlot
 
 MASTER = "_master"
@@ -273,7 +273,8 @@ class StageWeights:
         """Return the unsharded optimizer state by parameter name.
 
         Entries of a parameter group that steps have changed are in the state of each of its parameters
-        (hocket/profiling/job/group_state.py). If master weights are sharded, it includes each master weight, under the key MASTER.
+        (profiling/checks/group_state.py). If master weights are sharded, each master weight is included,
+        under the key MASTER.
 
         Arguments:
             gather: all-gather between replicas; needed if the step is sharded. The call is then collective.
@@ -296,7 +297,10 @@ class StageWeights:
 
         Names of other stages are ignored.
         """
-        elementwise = self._elementwise_keys([n for n in self._masters if n in state and not tensors[n].dim()])
+        scalars = {
+            n: m for n, m in self._masters.items() if n in self.buckets.runs and n in state and not tensors[n].dim()
+        }
+        elementwise = elementwise_keys(scalars, lambda tried: self._make(tried).optimizer)
         with torch.no_grad():
             self._fill(tensors)
             for name, master in self._masters.items():
@@ -307,9 +311,9 @@ class StageWeights:
                     of = elementwise.get(name, frozenset())
                     entries = {k: v for k, v in state[name].items() if not is_group_key(k)}
                     entries = {k: part_of(v, shape, run, k in of) if run else v for k, v in entries.items()}
-                    counts = master.device if _counts_on_device(self.optimizer, master) else None
+                    counts = master.device if counts_on_device(self.optimizer, master) else None
                     self.optimizer.state[master] = {
-                        k: _moved(v, counts if k == STEP else master.device) for k, v in entries.items()
+                        k: moved(v, counts if k == STEP else master.device) for k, v in entries.items()
                     }
 
             if self.optimizer is not None:
@@ -326,34 +330,3 @@ class StageWeights:
             for group, entries in zip(self.optimizer.param_groups, changed, strict=True)
             for p in group["params"]
         }
-
-    def _elementwise_keys(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Find the optimizer state with an element for each element of a weight, by name.
-
-        For a weight without dimensions its shape does not tell. So the optimizer is tried on weights of two elements.
-
-        Arguments:
-            names: weights without dimensions. Those without a sharded step are left out.
-        """
-        tried = {n: nn.Parameter(torch.ones(2).to(self._masters[n])) for n in names if n in self.buckets.runs}
-        if not tried:
-            return {}
-        optimizer = self._make(tried).optimizer
-        for p in tried.values():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-        return {
-            name: frozenset(k for k, v in optimizer.state[p].items() if isinstance(v, Tensor) and v.shape == p.shape)
-            for name, p in tried.items()
-        }
-
-
-def _counts_on_device(optimizer: Optimizer, parameter: Tensor) -> bool:
-    """True if the optimizer keeps a parameter's step counter on the parameter's device, as in torch."""
-    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
-    return bool(group.get("fused") or group.get("capturable"))
-
-
-def _moved(value: object, device: torch.device | None) -> object:
-    """Copy an entry of optimizer state to a device; None to let it stay where it is."""
-    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else value

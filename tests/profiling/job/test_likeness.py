@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hocket.errors import InputError
-from hocket.profiling.job import one_loss
+from hocket.profiling.checks import one_loss
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.likeness import check_likeness, difference, likeness
 from hocket.profiling.job.loss_weight import tokens

@@ -8,7 +8,7 @@ from torch import nn
 
 from hocket.errors import InputError
 from hocket.profiling.checks.elementwise_step import kept_group_keys
-from hocket.profiling.job.group_state import changed_entries, group_entries, group_key, load_entries
+from hocket.profiling.checks.group_state import changed_entries, group_entries, group_key, load_entries
 from hocket.profiling.job.job import Job
 
 

@@ -28,7 +28,7 @@ class _TooLongError(Exception):
     pass
 
 
-class _Bound:
+class _FlopsLimit:
     """Forward hook that counts the multiplications by weights, and ends the run when there are too many."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def one_loss(job: Job) -> list[float] | None:
         memo: dict[int, Any] = {id(p): p for p in job.model.parameters()}
         model, loss = copy.deepcopy((job.model, job.loss), memo)
         twin = replace(job, model=model.eval(), loss=loss)
-        bound, batch = _Bound(), twin.batch([index], [0])
+        bound, batch = _FlopsLimit(), twin.batch([index], [0])
         for module in model.modules():
             module.register_forward_hook(bound)
         with own_draws(), unwarned(""), torch.no_grad():
