@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
-from hocket.profiling.job.group_state import group_key, is_group_key
+from hocket.profiling.checks.group_state import group_key, is_group_key
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of
 from hocket.profiling.job.optimizer import whole_optimizer
