@@ -345,8 +345,9 @@ def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
     assert f"such as job {name}: {why}" in shown
 
 
-def test_without_a_finished_job_no_time_is_shown(run: Run, shared: Path) -> None:
+def test_without_a_finished_job_no_time_is_shown(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a finished job, times are dashes in the table and null in JSON, not 0."""
+    monkeypatch.setenv("COLUMNS", "200")
     job = {"id": "big", "job_type": "ResNet-18 (batch size 16)", "scale_factor": 4, "steps": 400_000}
     Path("big.json").write_text(json.dumps({"format": "hocket-workload-1", "origin": "by hand", "jobs": [job]}))
     Path("few.yaml").write_text("workers:\n- {name: v100, workers: 2, per_server: 2}\n")
