@@ -35,7 +35,7 @@ def kill(rank: int) -> Callable[[], None]:
         (1, Recorder(), {"start": "if RANK == '1': os.kill(os.getpid(), signal.SIGKILL)"}),
         (1, Recorder(at_step=5, act=kill(1)), {}),
         (0, Recorder(at_note="saved", act=kill(0)), {}),
-        (0, Recorder(), {"trouble": "self.taken == 37 and RANK == '0' and os.kill(os.getpid(), signal.SIGKILL)"}),
+        (0, Recorder(), {"trouble": "self.taken == 77 and RANK == '0' and os.kill(os.getpid(), signal.SIGKILL)"}),
     ],
     ids=["starting", "training", "saving", "loading"],
 )
@@ -111,7 +111,7 @@ def test_a_stopped_worker_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_workers_that_wait_for_ever_are_noticed(tmp_path: Path) -> None:
     """A worker whose heart beats but which never ends its instruction is found by nobody moving any more."""
-    job = write_job(tmp_path, trouble="self.taken == 20 and RANK == '0' and signal.pause()")
+    job = write_job(tmp_path, trouble="self.taken == 60 and RANK == '0' and signal.pause()")
     with pytest.raises(
         WorkerLost, match=r"no worker has moved for \d+ s; worker 0 \(pid \d+\) is at step \d+ in `load"
     ):
@@ -120,7 +120,7 @@ def test_workers_that_wait_for_ever_are_noticed(tmp_path: Path) -> None:
 
 def test_a_worker_that_raises_shows_its_own_error(tmp_path: Path) -> None:
     """The error of the job is shown once, with its sample and its own line, not those of others that lost their connection."""
-    job = write_job(tmp_path, trouble="assert not (self.taken == 20 and RANK == '0'), 'no such sample'")
+    job = write_job(tmp_path, trouble="assert not (self.taken == 60 and RANK == '0'), 'no such sample'")
     with pytest.raises(InputError) as caught:
         train(job, plan("flush"), steps=FOREVER)
     first, *rest = str(caught.value).splitlines()
