@@ -93,7 +93,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-@pytest.mark.thinned(most=7)
+@pytest.mark.thinned(most=5)
 def test_the_blocks_of_a_page_run(page: Path, ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in a folder of their own that begins with the same few files."""
     for file in ready.iterdir():

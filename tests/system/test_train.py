@@ -378,6 +378,7 @@ def main():
     ],
     ids=["at the top", "a function", "no seed", "changed by arguments", "no guard"],
 )
+@pytest.mark.thinned(most=1)
 def test_a_script_that_makes_its_job(tmp_path: Path, given: str, seed: str, guard: str, error: str) -> None:
     """Workers make the job again from the script, and train it as they would train a job file; what they cannot is one error."""
     path = write_job(tmp_path)

@@ -32,6 +32,7 @@ def faults(how: str) -> tuple[bool, int]:
     return kept == "True", int(count)
 
 
+@pytest.mark.slow
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     """Freed memory is used again without page faults.
 

@@ -118,6 +118,7 @@ def test_a_longer_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert document(capsys, *words, "--sequence", "1024", code=2)["error"]["place"] == "--sequence"
 
 
+@pytest.mark.slow
 def test_strategies_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the requested strategies are searched.
 

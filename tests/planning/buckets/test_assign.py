@@ -252,6 +252,7 @@ def test_buckets_are_looked_for_only_where_they_can_change_a_verdict(monkeypatch
     assert not asked
 
 
+@pytest.mark.slow
 def test_however_it_is_asked() -> None:
     """A strategy's best plan is equally fast in a search of all strategies.
 

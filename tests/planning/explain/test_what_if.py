@@ -92,6 +92,7 @@ def test_other_numbers_of_devices(sized: SizedSearch) -> None:
     assert "the plan does not fit a batch of " in ask_sizes(sized, Scenario("odd", batch=1.07), search=False).why
 
 
+@pytest.mark.slow
 def test_fewer_devices_without_a_slow_link() -> None:
     """Fewer devices are tried if all are idle most of the time.
 

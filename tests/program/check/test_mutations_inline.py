@@ -51,7 +51,7 @@ def accepted(number: int) -> tuple[Mutant, ...]:
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=lambda number: " ".join(map(str, RUNS[number])))
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=3)
 def test_accepted_mutants_give_the_same_weights(number: int) -> None:
     """Each accepted mutant trains the model to the same losses and weights."""
     model, case = RUNS[number]

@@ -87,6 +87,7 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
 
 
 @each_case
+@pytest.mark.thinned(most=4)
 def test_messages_go_through_memory_unless_told_otherwise(results, workers, number):
     """Workers of one machine share it; so both ways are run here."""
     case = RUNS[workers][number][0]

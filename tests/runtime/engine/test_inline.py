@@ -125,7 +125,7 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
 
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
-@pytest.mark.thinned
+@pytest.mark.thinned(most=3)
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     """Synchronous strategies equal one process to 1e-9.
 
@@ -216,7 +216,7 @@ def test_synchronous_strategies_in_single_precision(model, optimizer, case):
 
 @pytest.mark.parametrize("case", ASYNCHRONOUS, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
-@pytest.mark.thinned
+@pytest.mark.thinned(most=3)
 def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, case):
     """Asynchronous strategies follow their declared rule.
 

@@ -203,6 +203,7 @@ def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
 
 
 @each(["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])
+@pytest.mark.thinned(most=1)
 def test_bytes_that_members_exchange_are_the_profiles(results: Found, name: str) -> None:
     """The bytes that members exchange are those of the profile.
 
@@ -229,6 +230,7 @@ COMPARED = [n for n in (*SLICED, *SEQUENCE) if n.rpartition(" ")[0] in RUNS and 
 
 
 @each(COMPARED)
+@pytest.mark.thinned(most=1)
 def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None:
     """Groups save as many bytes as the simulator predicts.
 
@@ -247,6 +249,7 @@ def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None
 
 
 @each([*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
+@pytest.mark.thinned(most=1)
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     """Peaks are not above the proven peaks, to the byte.
 

@@ -331,6 +331,7 @@ def peaks(folder: Path) -> Iterator[int]:
         ("pipeline", 1, {"peer": False}),
     ],
 )
+@pytest.mark.thinned(most=1)
 def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_path):
     """Two workers train a model that exceeds all memory.
 

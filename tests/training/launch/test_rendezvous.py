@@ -43,7 +43,7 @@ def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=1)
 def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
     """A worker that waits for others ends within seconds of a signal.
 

@@ -155,8 +155,8 @@ def peaks_of(folder: Path, numbers: Iterable[int], busy: str) -> dict[tuple[int,
     return {(int(number), rank): size for rank in range(2) for number, size in found[rank].items()}
 
 
-@pytest.mark.thinned(of=lambda number, measured: (measured, RUNS[number][1].strategy, RUNS[number][0]))
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=NAMES)
+@pytest.mark.thinned(of=lambda number, measured: (measured, RUNS[number][1].strategy, RUNS[number][0]), most=3)
 def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:

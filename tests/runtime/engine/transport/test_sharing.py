@@ -44,6 +44,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int
 
 
 @pytest.mark.parametrize("number", range(len(SHARING)), ids=[str(case) for case, _ in SHARING])
+@pytest.mark.thinned(most=1)
 def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int) -> None:
     """The bytes in collectives are those of the program.
 
