@@ -14,6 +14,8 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.budgets import claims_more, prove_limits
 from hocket.profiling.analytic.synthetic import chain
+from hocket.program.text.parser import parse_program
+from hocket.program.text.printer import print_program
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
@@ -47,6 +49,15 @@ def test_a_program_of_another_plan(saved: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             problems_of(opened, replace(opened.program, stages=other))
+
+
+@pytest.mark.parametrize("strategy", ["tick_tock", "fully_sharded", "two_bw"])
+def test_the_printed_program_is_the_plans(saved: Path, strategy: str) -> None:
+    """A program that was printed and read again is one of the plan, also if the strategy changes its stages."""
+    found = search(PROFILE, CLUSTER, PlanRequest(8, strategies=(strategy,)))
+    opened = LoadedPlan(found.best.plan, PROFILE)
+    assert problems_of(opened, parse_program(print_program(opened.program))) == ()
+    assert problems_of(LoadedPlan(found.best.plan, PROFILE), opened.program) == ()
 
 
 def test_limits_above_what_the_cluster_has() -> None:
