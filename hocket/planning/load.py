@@ -226,8 +226,7 @@ def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
         InputError: the program's stages are not the plan's, so that the plan has no sizes of its values.
     """
     plan, profile = opened.shown, opened.profile
-    if program is not opened.program:
-        _check_stages(program, opened.program.stages)
+    _check_stages(program, opened.program.stages)
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
     costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)

@@ -1,8 +1,6 @@
-"""Choice of plans in `hocket demo`.
+"""`hocket demo`: its choice of plans, their proof, and the whole of it."""
 
-The whole demo runs for minutes and is not tested here.
-"""
-
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from hocket.cli.train.demo import _one_each, check_own, run_demo
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
@@ -38,6 +37,25 @@ def test_one_plan_of_each_strategy() -> None:
     for name, chosen in best.items():
         first = next(candidate for candidate in CANDIDATES if candidate.strategy == name and usable(candidate))
         assert chosen is first
+
+
+def test_every_chosen_plan_is_proved() -> None:
+    """The plan of each strategy is legal and fits, as the demo proves it."""
+    for name, chosen in _one_each(CANDIDATES, 2).items():
+        opened = LoadedPlan(chosen.plan, PROFILE, name)
+        assert problems_of(opened, opened.program) == ()
+
+
+@pytest.mark.workers
+@pytest.mark.slow
+def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo ends with a report, and with a row for the plan of each strategy."""
+    run_demo(None, tmp_path / "out", 2, 3, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "out" / "report.html").read_text().startswith("<!doctype html>")
+    plans = {path.stem for path in (tmp_path / "out").glob("*.yaml")} - {"cluster"}
+    assert len(plans) >= 9
+    assert {row["strategy"] for row in found["strategies"]} == plans
 
 
 def test_more_workers_than_any_plan_takes() -> None:
