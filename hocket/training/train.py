@@ -63,7 +63,7 @@ def train(
         if told and shows_the_run():
             listener.note(told)
         if run_plan.path is not None and shows_the_run():
-            keep_feedback(run_plan, run_plan.path, given, summary, listener)
+            keep_feedback(run_plan, given, summary, listener)
             if summary.losses:  # otherwise the trace is of an earlier run
                 note_amplification(run_plan, given, listener)
         return summary
@@ -96,7 +96,7 @@ def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, list
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         with first_speaks():
             check_workers(devices_of(run_plan.plan), number_in("WORLD_SIZE"))
-            _ = run_plan.checked
+            _ = run_plan.checked  # if it is refused, only the first worker says so
         check_meeting()
         from hocket.training.launch.torchrun import join
 

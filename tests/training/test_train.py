@@ -90,7 +90,7 @@ def test_a_run_with_unusual_options_corrects_nothing(folder: Path, options: dict
         device_types=("cpu-core",),
     )
     for one in (plan, linked):
-        keep_feedback(RunPlan(one, folder / "plan.yaml"), folder / "plan.yaml", Options(40, **options), summary, notes)  # type: ignore[arg-type]
+        keep_feedback(RunPlan(one, folder / "plan.yaml"), Options(40, **options), summary, notes)  # type: ignore[arg-type]
     assert beside(folder / "plan.yaml").exists() is ("threads" not in options)
     assert notes.notes[-1] == (f"not kept for the next plan: {told}" if told else notes.notes[0])
     assert told or notes.notes[0].startswith("kept in plan.experience.yaml")

@@ -6,7 +6,6 @@ not import torch.
 
 from collections.abc import Mapping, Sequence
 from math import isclose
-from pathlib import Path
 
 from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.link_sums import LinkSums
@@ -57,16 +56,13 @@ def predicted_now(run_plan: RunPlan, listener: Listener) -> Predicted | None:
     return now
 
 
-def keep_feedback(run_plan: RunPlan, path: Path, options: Options, summary: RunSummary, listener: Listener) -> None:
+def keep_feedback(run_plan: RunPlan, options: Options, summary: RunSummary, listener: Listener) -> None:
     """Write the run's measurements beside the plan's file, for the next plan.
 
-    If they cannot be used, the listener gets a note with the reason.
-
-    Arguments:
-        path: file of the plan.
+    If they cannot be used, the listener gets a note with the reason. A plan without a file is left alone.
     """
-    plan = run_plan.plan
-    if summary.iteration_s is None or not plan.profile:
+    plan, path = run_plan.plan, run_plan.path
+    if path is None or summary.iteration_s is None or not plan.profile:
         return
     from hocket.planning.predict.feedback import beside, check_like, learned_from
 

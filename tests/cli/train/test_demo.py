@@ -55,7 +55,7 @@ def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!doctype html>")
     plans = {path.stem for path in (tmp_path / "out").glob("*.yaml")} - {"cluster"}
     assert len(plans) >= 9
-    assert {row["strategy"] for row in found["strategies"]} == plans
+    assert {row["strategy"] for row in found["rows"]} == plans
 
 
 def test_more_workers_than_any_plan_takes() -> None:
