@@ -25,7 +25,7 @@ from hocket.program.trace.without_queues import ends_without_waits
 
 KERNEL, INSTRUCTIONS, NOTHING = "kernel", "instructions", "nothing"
 _BY = {
-    KERNEL: "by a kernel beside the run",
+    KERNEL: "by a small benchmark beside the run",
     INSTRUCTIONS: "by the run's own instructions",
     NOTHING: "not measured",
 }
@@ -40,8 +40,8 @@ class Parts:
 
     Attributes:
         pace: p.
-        pace_from: how p was measured: by a kernel beside the run, by the run's own instructions, or not at all (then p
-            is 1).
+        pace_from: how p was measured: by a small benchmark beside the run, by the run's own instructions, or not at all
+            (then p is 1).
         predicted_s, measured_s: P and M.
         unqueued_s: U.
     """
