@@ -146,8 +146,8 @@ def world_of(
 def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
     """Check that transfers of checkpoints between clouds can be billed.
 
-    Transfers need --bills, cloud offers (--prices) and a transfer tariff of each cloud. The check runs before the simulation, which may take
-    minutes.
+    Transfers need --bills, cloud offers (--prices) and a transfer tariff of each cloud. The check runs before the
+    simulation, which may take minutes.
 
     Arguments:
         places: cloud offers by name of the worker type.

@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from hocket.cli.cluster.environment import References
 from hocket.scheduler.core.events import Event
+from hocket.scheduler.estimator.simulated_estimates import Estimating
 from hocket.scheduler.journal.journal import Journal
 from tests.cli.conftest import Result, Run
 
@@ -357,6 +360,12 @@ def test_without_a_finished_job_no_time_is_shown(run: Run, shared: Path, monkeyp
     assert set(found["jct_percentiles_s"].values()) == {None}
     row = next(line for line in ask(run, "simulate big.json few.yaml").out.splitlines() if "0/1" in line)
     assert row.split()[1:6] == ["0/1", "-", "-", "-", "-"]
+
+
+def test_the_number_of_references_that_is_told_is_the_default() -> None:
+    """The help of --references names the number that estimates have without it."""
+    (option,) = get_args(References)[1:]
+    assert option.help.endswith(f"default {Estimating(pairs=1).references}.")
 
 
 def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
