@@ -26,10 +26,10 @@ from hocket.profiling.analytic.operators import Operator
 from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.optimizer import optimizer_of
-from hocket.profiling.job.precision import sums_of
+from hocket.profiling.job.precision import masters, sums_of
 from hocket.profiling.measure.assemble import MeasuredSize, MeasuredStep, Measurements, assemble
-from hocket.profiling.measure.measure import usable, usual_sizes
-from hocket.profiling.measure.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
+from hocket.profiling.measure.measure import usual_sizes
+from hocket.profiling.measure.memory import Catch, count_bytes, optimizer_bytes, seed_of, step_peaks
 from hocket.profiling.measure.request import Progress
 from hocket.profiling.operators_only import LayerOperators, Sketch
 
@@ -94,26 +94,24 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
     tell = progress or (lambda done, total, what: None)
     tell(0, len(wanted) + 2, "layers")
     captured = capture(job, max_layers=max_layers)
-    wanted, notes = usable(captured, wanted)
+    graphs, notes = captured.for_sizes(wanted)
     columns, work = [], []
-    for k, size in enumerate(wanted):
-        tell(k + 1, len(wanted) + 2, f"microbatches of {size}")
-        at = captured.for_size(size)
+    for k, at in enumerate(graphs):
+        size = at.microbatch_size
+        tell(k + 1, len(graphs) + 2, f"microbatches of {size}")
         stages = [Stage(at, [i]) for i in range(len(at.layers))]
-        batch = {
-            at.batch_names[key]: value for key, value in at.job.batch(range(size)).items() if key in at.batch_names
-        }
-        work.append(_work(at, stages, batch))
-        columns.append(MeasuredSize(size, count_bytes(at, stages, batch)))
-    tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
+        batch = at.inputs(at.job.batch(range(size)))
+        work.append(_work(stages, batch))
+        columns.append(MeasuredSize(size, count_bytes(stages, batch)))
+    tell(len(graphs) + 1, len(graphs) + 2, "optimizer step")
     step, operators, parameters = _step(captured, foreach)
     source = f"worked out by hocket with torch {torch.__version__}"
     profile = assemble(job, captured, Measurements("any", columns, step, source, tuple(notes)))
-    tell(len(wanted) + 2, len(wanted) + 2, "done")
+    tell(len(graphs) + 2, len(graphs) + 2, "done")
     return Sketch(profile, tuple(work), operators, parameters)
 
 
-def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[LayerOperators, ...]:
+def _work(stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[LayerOperators, ...]:
     """Return the operators of every layer in one forward and backward."""
     made, boxes = dict(batch), []
     forward: list[tuple[Operator, ...]] = []
@@ -123,7 +121,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
             for p in stage.parameters().values():
                 p.grad = torch.empty_like(p, dtype=sums_of(p)) if p.requires_grad else None
             box: dict[str, Tensor] = {}
-            given = detached(captured, stage, made)
+            given = stage.detached(made)
             caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
             log.taken()
             out = stage.run(caught, seed_of)
@@ -133,7 +131,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
         grads: dict[str, Tensor] = {}
         for stage in reversed(stages):
             box, out = boxes.pop()
-            ends, ways = border(captured, out, grads)
+            ends, ways = stage.roots(out, grads)
             given_ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
             edges = [get_gradient_edge(end) for end in ends]
             log.taken()
@@ -151,7 +149,7 @@ def _step(captured: Captured, foreach: bool) -> tuple[MeasuredStep, tuple[Operat
     """Bytes and operators of an optimizer step after the first; number of weights."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
-    apart = captured.masters(trained, stage.device)
+    apart = masters(captured.job, trained, stage.device)
     weights = {name: nn.Parameter(p.detach()) for name, p in (apart or trained).items()}
     if not weights:
         raise InputError("Job.model", "no parameter that requires a gradient", "at least one")

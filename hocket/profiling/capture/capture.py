@@ -5,6 +5,7 @@ names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capt
 `hocket.profiling.capture.stage` executes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -73,8 +74,8 @@ def capture(
     base = _build(job, _BASE_SIZE, graph, choices, sizes)
     sizes.found[_BASE_SIZE] = base
     larger = base.for_size(_BASE_SIZE + 1)
-    sizes.found[_BASE_SIZE] = _with_batch_dims(base, larger)
-    sizes.found[_BASE_SIZE + 1] = _with_batch_dims(larger, base)
+    sizes.found[_BASE_SIZE] = replace(base, tensors=_with_batch_dims(base.tensors, larger.tensors))
+    sizes.found[_BASE_SIZE + 1] = replace(larger, tensors=_with_batch_dims(larger.tensors, base.tensors))
     return sizes.found[_BASE_SIZE].for_size(microbatch_size)
 
 
@@ -163,7 +164,9 @@ def _capture_at(job: Job, size: int, choices: Choices, sizes: "_SameLayers") -> 
     graph = LiveGraph(_record(job, size, choices), _buffers_of(job))
     found = _build(job, size, graph, choices, sizes)
     base = sizes.found[_BASE_SIZE]
-    return found if base.microbatch_size == size else _with_batch_dims(found, base)
+    if base.microbatch_size == size:
+        return found
+    return replace(found, tensors=_with_batch_dims(found.tensors, base.tensors))
 
 
 def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
@@ -179,7 +182,7 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_Sam
     if len(finest) != sum(choices.joined):
         check_unchanging(job)
         base = sizes.found.get(_BASE_SIZE)
-        other = first_other(base.trace, trace) if base is not None else ""
+        other = first_other(base.graph.trace, trace) if base is not None else ""
         found = f"{len(finest)} operations and modules with {size} samples{other}"
         raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", FIXED)
     segments = group(finest, choices.joined)
@@ -200,7 +203,10 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_Sam
         for name in layer.parameters:
             users.setdefault(name, []).append(k)
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
-    return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _at_size=sizes)
+    return Captured(
+        job, size, layers, tensors, names, ties, graph, choices, notes,
+        clip_grad_norm=job.clip_grad_norm, loss_weighted=callable(job.loss_weight), _at_size=sizes,
+    )  # fmt: skip
 
 
 def _check_held(trace: RecordedGraph, layers: tuple[CapturedLayer, ...], modules: dict[str, nn.Module]) -> None:
@@ -284,10 +290,10 @@ def _tensors(
     return tuple(out)
 
 
-def _with_batch_dims(captured: Captured, other: Captured) -> Captured:
+def _with_batch_dims(tensors: Sequence[CapturedTensor], others: Sequence[CapturedTensor]) -> tuple[CapturedTensor, ...]:
     """Set each tensor's batch dimension: the first that differs between two sizes."""
-    tensors = []
-    for s, t in zip(captured.tensors, other.tensors, strict=False):
+    found = []
+    for s, t in zip(tensors, others, strict=False):
         grown = [d for d, (m, n) in enumerate(zip(s.shape, t.shape, strict=False)) if m != n]
-        tensors.append(replace(s, batch_dim=grown[0] if grown else None))
-    return replace(captured, tensors=tuple(tensors))
+        found.append(replace(s, batch_dim=grown[0] if grown else None))
+    return tuple(found)

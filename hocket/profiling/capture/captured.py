@@ -3,15 +3,14 @@
 `hocket.profiling.capture.capture` makes it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, prod
+from math import prod
 
 import torch
 
-from hocket.errors import InputError
-from hocket.profiling.capture.recorded_graph import RecordedGraph
+from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.segmentation import LiveGraph
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.subtasks import ParameterRows, parts_of
@@ -109,7 +108,9 @@ class Captured:
         loss_tensor: name of the loss. The last layer computes it; it is not one of `tensors`.
         ties: groups of indices of layers that share a parameter.
         choices: choices that other microbatch sizes repeat.
-        sums_norm: True if the norm of all gradients is summed before each step, even without clipping.
+        clip_grad_norm: norm that gradients are clipped to before each step; infinity if their norm is only measured, None
+            if it is not needed.
+        loss_weighted: True if a function weights the losses of microbatches, not the number of samples.
     """
 
     job: Job
@@ -122,35 +123,9 @@ class Captured:
     choices: Choices
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
-    sums_norm: bool = False
+    clip_grad_norm: float | None = None
+    loss_weighted: bool = False
     _at_size: "Callable[[Captured, int], Captured]" = field(kw_only=True, repr=False)
-
-    def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
-        """Return the master weights of some parameters, by name.
-
-        None without mixed precision: the optimizer then updates the compute weights themselves.
-
-        Arguments:
-            names: names of the parameters.
-            device: device of the returned weights.
-        """
-        if self.job.own is None:
-            return None
-        held = dict(self.job.own.model.named_parameters())
-        return {name: held[name].detach().to(device) for name in names}
-
-    @property
-    def clip_grad_norm(self) -> float | None:
-        """Norm that gradients are clipped to; None without clipping.
-
-        Infinity if the norm is only measured.
-        """
-        return inf if self.sums_norm and self.job.clip_grad_norm is None else self.job.clip_grad_norm
-
-    @property
-    def loss_weighted(self) -> bool:
-        """True if microbatch losses are weighted by a function, not by samples."""
-        return callable(self.job.loss_weight)
 
     def for_size(self, microbatch_size: int) -> "Captured":
         """Return the capture of the same layers at another microbatch size.
@@ -159,6 +134,41 @@ class Captured:
             CaptureError: the model runs other operations at that size.
         """
         return self._at_size(self, microbatch_size)
+
+    def for_sizes(self, microbatch_sizes: Sequence[int]) -> "tuple[list[Captured], list[str]]":
+        """Return the captures at several microbatch sizes, and notes.
+
+        Size 1 is left out if the model (BatchNorm) refuses it and there are other sizes.
+
+        Raises:
+            CaptureError: as `for_size`.
+        """
+        found, notes = [], []
+        for size in microbatch_sizes:
+            try:
+                found.append(self.for_size(size))
+            except CaptureError as error:
+                if size > 1 or len(microbatch_sizes) == 1:
+                    raise
+                notes.append(f"microbatches of 1 left out: {error.found}")
+        return found, notes
+
+    def inputs(self, batch: Mapping[str, torch.Tensor], device: torch.device | None = None) -> dict[str, torch.Tensor]:
+        """Return the tensors of a batch that layers read, by tensor name.
+
+        Arguments:
+            batch: tensors by key in the batch.
+            device: device of the returned tensors; None to leave them where they are.
+        """
+        names = self.batch_names
+        return {
+            names[key]: value if device is None else value.to(device) for key, value in batch.items() if key in names
+        }
+
+    def first_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """Return `inputs` for the first samples of the job's data, repeated if there are fewer."""
+        count = len(self.job.data)
+        return self.inputs(self.job.batch([i % count for i in range(self.microbatch_size)]), device)
 
     @cached_property
     def parts(self) -> dict[str, ParameterRows]:
@@ -169,11 +179,6 @@ class Captured:
     def tensor(self) -> dict[str, CapturedTensor]:
         """Tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
-
-    @property
-    def trace(self) -> RecordedGraph:
-        """The recorded graph."""
-        return self.graph.trace
 
     def index_of(self, layer: str) -> int:
         """Return the index of the layer of this name.

@@ -5,7 +5,7 @@ call, so that two stages (or two versions of one) never share a module. It knows
 schedules or versions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -62,7 +62,8 @@ class Stage:
         wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else None
         if list(self.layer_indices) != wanted:
             raise InputError("Stage.layer_indices", str(layer_indices), "consecutive numbers of layers, at least one")
-        job, trace = captured.job, captured.trace
+        job, trace = captured.job, captured.graph.trace
+        self._flowing = {tensor.name for tensor in captured.tensors if tensor.gradient}
         model = model or job.model
         modules = all_modules(model, job.loss)
         home = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -127,7 +128,7 @@ class Stage:
 
     def constants(self) -> tuple[Tensor, ...]:
         """Return the tensors that the stage computed once and keeps, such as masks."""
-        values = self.captured.trace.values
+        values = self.captured.graph.trace.values
         named = zip(values, self._template, strict=False)
         return tuple(t for value, t in named if isinstance(t, Tensor) and value.kind in ("node", "constant"))
 
@@ -142,6 +143,30 @@ class Stage:
             for container, key in self._places[name]:
                 container[key] = tensor
             (self._buffers if name in self._buffers else self._parameters)[name] = tensor
+
+    def detached(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the stage's inputs, detached and ready to collect gradients.
+
+        Arguments:
+            made: the tensors named in `inputs`, and maybe others.
+        """
+        return {name: made[name].detach().requires_grad_(name in self._flowing) for name in self.inputs}
+
+    def roots(self, out: dict[str, Tensor], grads: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Return the roots of the stage's backward: outputs, and their gradients.
+
+        A gradient is None for the loss. Outputs without a gradient are left out.
+
+        Arguments:
+            out: result of `run`.
+            grads: gradients by tensor name.
+        """
+        ends, ways = [], []
+        for name, tensor in out.items():
+            if tensor.requires_grad and (name == self.captured.loss_tensor or name in grads):
+                ends.append(tensor)
+                ways.append(grads.get(name))
+        return ends, ways
 
     def run(
         self,
@@ -188,7 +213,7 @@ class Stage:
 
         The loss is included.
         """
-        captured, trace = self.captured, self.captured.trace
+        captured, trace = self.captured, self.captured.graph.trace
         yield from ((tensor.name, tensor.value) for tensor in captured.tensors if tensor.source == layer)
         if trace.values[trace.loss].node in captured.layers[layer].nodes:
             yield captured.loss_tensor, trace.loss
@@ -197,7 +222,7 @@ class Stage:
 
     def _fixed_nodes(self, nodes: list[int]) -> list[int]:
         """Fixed operations that some operations need; they run once, at construction."""
-        trace, fixed = self.captured.trace, self.captured.graph.fixed
+        trace, fixed = self.captured.graph.trace, self.captured.graph.fixed
         found: set[int] = set()
         queue = list(nodes)
         while queue:
@@ -242,7 +267,7 @@ class Stage:
         return twin
 
     def _borders(self, nodes: list[int]) -> None:
-        captured, trace = self.captured, self.captured.trace
+        captured, trace = self.captured, self.captured.graph.trace
         first, last = self.layer_indices[0], self.layer_indices[-1]
         written = frozenset(s for i in nodes for s in trace.nodes[i].mutates)
         self._entries: list[tuple[str, int, Callable[[Tensor], Tensor] | None]] = []
@@ -264,7 +289,7 @@ class Stage:
 
     def _dead(self, nodes: list[int]) -> dict[int, list[int]]:
         """For each operation's index, indices of the values that nobody needs after it."""
-        trace, fixed = self.captured.trace, self.captured.graph.fixed
+        trace, fixed = self.captured.graph.trace, self.captured.graph.fixed
         kept = {slot for _, slot in self._exits}
         dead: dict[int, list[int]] = {}
         seen: set[int] = set()
@@ -287,7 +312,7 @@ class Stage:
         from hocket.profiling.capture.compiled import CompiledStep, check_backend
 
         check_backend("compile", backend, self.device)
-        layers, trace, dead = self.captured.layers, self.captured.trace, self._dead(nodes)
+        layers, trace, dead = self.captured.layers, self.captured.graph.trace, self._dead(nodes)
         runs: list[list[int]] = []
         for k in self.layer_indices:
             if runs and not layers[k].random:
@@ -303,7 +328,7 @@ class Stage:
         return out
 
     def _compiled(self, nodes: list[int]) -> list[tuple[int, bool, list[Step]]]:
-        trace, dead = self.captured.trace, self._dead(nodes)
+        trace, dead = self.captured.graph.trace, self._dead(nodes)
         out = []
         for k in self.layer_indices:
             layer = self.captured.layers[k]

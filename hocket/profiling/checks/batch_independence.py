@@ -20,11 +20,10 @@ def check_same_structure(base: Captured, other: Captured) -> None:
         CaptureError: the captures differ; the error names the first difference, or what the model changes at each call.
     """
     for a, b in zip(base.layers, other.layers, strict=False):
-        labels = [[c.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
+        labels = [[c.graph.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
         if a.name != b.name or labels[0] != labels[1]:
-            _changes(
-                a.name, base, other, f"{b.name} ({', '.join(labels[1])[:120]}){first_other(base.trace, other.trace)}"
-            )
+            first = first_other(base.graph.trace, other.graph.trace)
+            _changes(a.name, base, other, f"{b.name} ({', '.join(labels[1])[:120]}){first}")
     if len(base.layers) != len(other.layers):
         _changes("model", base, other, f"{len(other.layers)} layers")
     for s, t in zip(base.tensors, other.tensors, strict=False):

@@ -4,6 +4,8 @@ Rules of this file: the model runs unmodified and does not change. A difference 
 a note.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.record_forward import untouched
 from hocket.profiling.checks.index_errors import naming_samples
 from hocket.profiling.checks.stable_calls import check_unchanging
+from hocket.profiling.job.job import Job
 
 _IN_PLACE = "modified by an inplace operation"
 
@@ -28,15 +31,16 @@ def verify(captured: Captured) -> bool:
         CaptureError: the results differ, or the model's own backward fails. The error names the loss or the first
             parameter that differs, or the operation that the model itself changes at each call.
     """
-    trace = captured.trace
+    trace, job = captured.graph.trace, captured.job
     used = {i for layer in captured.layers for i in layer.nodes}
     if any(node.random and i not in used for i, node in enumerate(trace.nodes)):
         return False
-    model_loss, model_grads = _of_model(captured)
-    loss, grads = _of_stage(captured)
+    model_loss, model_grads = _of_model(job, [i % len(job.data) for i in range(captured.microbatch_size)])
+    stage = Stage(captured, range(len(captured.layers)))
+    loss, grads = _of_stage(stage, captured.first_inputs(stage.device))
     tolerance = 10 * max(torch.finfo(t.dtype).eps for t in (model_loss, *model_grads.values())) ** 0.5
     if not bool((loss - model_loss).abs() <= tolerance * model_loss.abs()):
-        check_unchanging(captured.job)
+        check_unchanging(job)
         _differ("loss", loss.item(), model_loss.item())
     norm = torch.stack([g.double().norm() for g in model_grads.values()]).norm().item()
     for name, expected in model_grads.items():
@@ -44,7 +48,7 @@ def verify(captured: Captured) -> bool:
         apart = (found.double() - expected.double()).norm().item()
         # Some gradients are zero up to rounding (a bias before a normalisation). Their tolerance uses the global norm.
         if not apart <= tolerance * (expected.double().norm().item() + 0.01 * norm):
-            check_unchanging(captured.job)
+            check_unchanging(job)
             _differ(f"gradient of {name}", found.double().norm().item(), expected.double().norm().item())
     return True
 
@@ -56,22 +60,13 @@ def _differ(what: str, found: float, expected: float) -> None:
     )
 
 
-def _batch(captured: Captured) -> dict[str, Tensor]:
-    return captured.job.batch(_indices(captured))
-
-
-def _indices(captured: Captured) -> list[int]:
-    return [i % len(captured.job.data) for i in range(captured.microbatch_size)]
-
-
-def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
-    job = captured.job
+def _of_model(job: Job, indices: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
     weights = {name: p for name, p in job.model.named_parameters() if p.requires_grad}
     device = next(p.device for p in weights.values())
-    batch = {key: value.to(device) for key, value in _batch(captured).items()}
+    batch = {key: value.to(device) for key, value in job.batch(indices).items()}
     with untouched(dict(job.model.named_modules()), device), torch.enable_grad():
         torch.manual_seed(0)
-        with naming_samples(_indices(captured), batch):
+        with naming_samples(indices, batch):
             loss = job.loss_of(batch)
         try:
             grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
@@ -86,13 +81,10 @@ def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: g for name, g in zip(weights, grads, strict=True) if g is not None}
 
 
-def _of_stage(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
-    stage = Stage(captured, range(len(captured.layers)))
-    names = captured.batch_names
-    batch = {names[key]: value.to(stage.device) for key, value in _batch(captured).items() if key in names}
+def _of_stage(stage: Stage, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     devices = [stage.device] if stage.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(0)
-        loss = stage.run(batch)[captured.loss_tensor]
+        loss = stage.run(batch)[stage.captured.loss_tensor]
         torch.autograd.backward([loss])
     return loss.detach(), {name: p.grad for name, p in stage.parameters().items() if p.grad is not None}

@@ -18,7 +18,7 @@ microbatches: FSDP accumulates them as they are reduced, too.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -70,6 +70,22 @@ def computed(job: Job, written: Collection[str] = ()) -> Job:
     object.__setattr__(twin, "path", job.path)
     object.__setattr__(twin, "written", job.as_written)
     return twin
+
+
+def masters(job: Job, names: Iterable[str], device: torch.device | str) -> dict[str, Tensor] | None:
+    """Return the master weights of some parameters, by name.
+
+    None without mixed precision: the optimizer then updates the compute weights themselves.
+
+    Arguments:
+        job: the compute copy.
+        names: names of the parameters.
+        device: device of the returned weights.
+    """
+    if job.own is None:
+        return None
+    held = dict(job.own.model.named_parameters())
+    return {name: held[name].detach().to(device) for name in names}
 
 
 def own_buffers(job: Job) -> dict[str, Tensor]:

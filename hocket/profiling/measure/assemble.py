@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.capture import Captured, CapturedTensor, Stage
 from hocket.profiling.capture.memory_layout import is_dense
 from hocket.profiling.capture.storage_tracker import unique_bytes
 from hocket.profiling.checks.elementwise_step import is_coupled, is_elementwise
@@ -109,8 +109,9 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
     seconds = [column.seconds for column in columns if column.seconds is not None]
     zeros = (0.0,) * len(columns)
     parameters = dict(captured.job.model.named_parameters())
-    layers = []
+    graphs, layers = [captured.for_size(size) for size in sizes], []
     for k, found in enumerate(captured.layers):
+        stage = Stage(graphs[-1], [k])
         weights = {name: parameters[name] for name in found.parameters}
         # Gradients are accumulated in the type of the master weights, which count as optimizer state.
         trained = {name: p.numel() * sums_of(p).itemsize for name, p in weights.items() if p.requires_grad}
@@ -127,25 +128,25 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
                 weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
                 gradients_bytes=float(sum(trained.values())),
                 optimizer_bytes=float(master_bytes + sum(step.state_bytes.get(name, 0) for name in trained)),
-                buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
+                buffers_bytes=float(unique_bytes((*stage.buffers().values(), *stage.constants()))),
                 working_bytes=tuple(float(one.working) for one in counted),
                 backward_bytes=tuple(float(one.backward) for one in counted),
                 fresh_bytes=tuple(float(one.fresh) for one in counted),
                 step_bytes=float(step.layer_bytes[k]),
                 step_s=sum(step.seconds.get(name, 0.0) for name in trained),
                 copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
-                flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
+                flops=tuple(graph.layers[k].flops for graph in graphs),
                 noise_s=tuple(float(one.noise[k]) for one in seconds),
                 notes=found.notes,
             )
         )
-    until = _gradients_until(captured, columns[-1].bytes)
+    until = _gradients_until(captured.tensors, columns[-1].bytes)
     tensors = tuple(
         Tensor(
             tensor.name,
             tensor.source,
             tensor.targets,
-            tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
+            tuple(float(graph.tensors[i].size_bytes) for graph in graphs),
             tensor.gradient,
             tuple(k for k, counted in enumerate(columns[-1].bytes) if tensor.name in counted.keeps),
             is_dense(tensor.shape, tensor.stride),
@@ -187,23 +188,18 @@ def _known(values: Iterable[float]) -> tuple[float, ...]:
     return found if any(found) else ()
 
 
-def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
+def _gradients_until(tensors: Sequence[CapturedTensor], counted: Sequence[LayerBytes]) -> dict[str, int]:
     """Return `Tensor.gradient_until` (profiling/layer.py) of gradients in one storage.
 
     The result is by tensor name. Gradients with a storage of their own are left out.
     """
+    named = {tensor.name: tensor for tensor in tensors}
     found = {}
     for layer in counted:
         for names in layer.parts:
             # Gradients of tensors with several readers are summed into new tensors. The batch has no gradients.
-            own = [captured.tensor[name] for name in names]
+            own = [named[name] for name in names]
             own = [tensor for tensor in own if len(tensor.targets) == 1 and tensor.source >= 0]
             if len(own) > 1:
                 found.update({tensor.name: min(each.source for each in own) for tensor in own})
     return found
-
-
-def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
-    """Return the bytes of a layer's buffers and constants, such as masks."""
-    stage = Stage(captured.for_size(size), [layer])
-    return unique_bytes((*stage.buffers().values(), *stage.constants()))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hocket.errors import CaptureError, InputError
+from hocket.errors import InputError
 from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.checks.loss_additivity import additivity
 from hocket.profiling.checks.verify import verify
@@ -71,36 +71,32 @@ def measure(
         captured = capture(job, max_layers=request.max_layers)
         if part is not None:
             captured = part(captured)
-        sizes, notes = usable(captured, sizes)
-        if not verify(captured.for_size(sizes[-1])):
+        graphs, notes = captured.for_sizes(sizes)
+        if not verify(graphs[-1]):
             notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
         with _quiet(threads, place):
             added = additivity(job, [name for layer in captured.layers for name in layer.written])
             columns: list[tuple[int, list[LayerBytes], Times]] = []
-            for k, size in enumerate(sizes):
-                tell(k, total, f"bytes of microbatches of {size}")
-                single, whole, batch = _made(captured.for_size(size), size, place)
-                columns.append((size, count_bytes(captured.for_size(size), single, batch), Times()))
-            share_s = budget_s / len(sizes) / ROUNDS
-            for k, (size, _, times) in enumerate(columns * ROUNDS):
+            for k, graph in enumerate(graphs):
+                tell(k, total, f"bytes of microbatches of {graph.microbatch_size}")
+                single, whole, batch = _made(graph, place)
+                columns.append((graph.microbatch_size, count_bytes(single, batch), Times()))
+            share_s = budget_s / len(graphs) / ROUNDS
+            for k, (graph, (size, _, times)) in enumerate(zip(graphs * ROUNDS, columns * ROUNDS, strict=True)):
                 # Built again in each round: several sizes at once would need the memory of several models.
-                single, whole, batch = _made(captured.for_size(size), size, place)
+                single, whole, batch = _made(graph, place)
                 companions.train(size)
-                tell(len(sizes) + k, total, f"seconds of microbatches of {size}")
-                timer = LayerTimer(captured.for_size(size), batch, place, request.clock)
+                tell(len(graphs) + k, total, f"seconds of microbatches of {size}")
+                timer = LayerTimer(graph, batch, place, request.clock)
                 timed(timer, single, whole, share_s, times)
             busy = companions.busy
             tell(total - 1, total, "optimizer step")
-            step = _optimizer(captured, whole, columns)
+            step = _optimizer(whole, [layer.parameters for layer in captured.layers], [times for *_, times in columns])
             code = None
             if request.compile:
                 tell(total - 1, total, f"code of {request.compile}")
                 usual = np.median(np.array(columns[-1][2].forward) + np.array(columns[-1][2].backward), axis=0)
-                graphs = [captured.for_size(size) for size in sizes]
-                timers = [
-                    LayerTimer(at, _loaded(at, size, place), place, request.clock)
-                    for at, size in zip(graphs, sizes, strict=True)
-                ]
+                timers = [LayerTimer(graph, graph.first_inputs(place), place, request.clock) for graph in graphs]
                 code = speedup(timers, ends_of(usual.tolist()), request.compile, budget_s / 4)
     if request.neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
@@ -129,20 +125,6 @@ def usual_sizes(batch_size: int) -> list[int]:
     return [2**k for k in range(batch_size.bit_length())][-4:]
 
 
-def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
-    """Leave out microbatch size 1 if the model (BatchNorm) refuses it; return notes."""
-    notes = []
-    for size in list(sizes):
-        try:
-            captured.for_size(size)
-        except CaptureError as error:
-            if size > 1 or len(sizes) == 1:
-                raise
-            sizes = sizes[1:]
-            notes.append(f"microbatches of 1 left out: {error.found}")
-    return sizes, notes
-
-
 @contextmanager
 def _quiet(threads: int, device: torch.device) -> Iterator[None]:
     """Context with a worker's threads, without garbage collection; keeps random state."""
@@ -161,28 +143,25 @@ def _quiet(threads: int, device: torch.device) -> Iterator[None]:
                 gc.enable()
 
 
-def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], WorkerCosts, dict[str, Tensor]]:
+def _made(captured: Captured, device: torch.device) -> tuple[list[Stage], WorkerCosts, dict[str, Tensor]]:
     single = [Stage(captured, [k], device=device) for k in range(len(captured.layers))]
-    return single, WorkerCosts(captured, size, device), _loaded(captured, size, device)
+    return single, WorkerCosts(captured, captured.microbatch_size, device), captured.first_inputs(device)
 
 
-def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Tensor]:
-    batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
-    names = captured.batch_names
-    return {names[key]: value.to(device) for key, value in batch.items() if key in names}
+def _optimizer(whole: WorkerCosts, layers: Sequence[Sequence[str]], each: Sequence[Times]) -> MeasuredStep:
+    """Return the cost of an optimizer step; its time is shared among weights by bytes.
 
-
-def _optimizer(
-    captured: Captured, whole: WorkerCosts, columns: Sequence[tuple[int, list[LayerBytes], Times]]
-) -> MeasuredStep:
-    """Return the cost of an optimizer step; its time is shared among weights by bytes."""
-    median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in StepMode}
+    Arguments:
+        layers: names of each layer's parameters.
+        each: times of each microbatch size.
+    """
+    median = {way: statistics.median(s for times in each for s in times.step[way]) for way in StepMode}
     call_s = min(median[StepMode.LEAST], median[StepMode.IN_PLACE])
     step_s, copy_s = median[StepMode.IN_PLACE] - call_s, max(0.0, median[StepMode.COPYING] - median[StepMode.IN_PLACE])
     weights: dict[str, Tensor] = dict(whole.masters)
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
-    peaks, together = step_peaks(whole.optimizer, weights, [layer.parameters for layer in captured.layers])
+    peaks, together = step_peaks(whole.optimizer, weights, layers)
     return MeasuredStep(
         optimizer_bytes(whole.optimizer, weights),
         {name: step_s * part for name, part in share.items()},

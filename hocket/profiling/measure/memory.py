@@ -15,7 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from hocket.errors import InputError
 from hocket.profiling.analytic.fake_tensors import is_fake
-from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.capture.capture import Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker, storage_key, unique_bytes
 from hocket.profiling.job.optimizer import PLACE
 
@@ -46,17 +46,15 @@ def seed_of(layer: int) -> int:
     return layer + 1
 
 
-def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
+def count_bytes(stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
     """Count the bytes of each layer; `stages` has one stage for each layer."""
-    stash, keeps = _stashes(captured, stages, batch)
-    working, backward, fresh, parts = _peaks(captured, stages, batch, stash)
+    stash, keeps = _stashes(stages, batch)
+    working, backward, fresh, parts = _peaks(stages, batch, stash)
     columns = zip(stash, working, backward, fresh, keeps, parts, strict=True)
     return [LayerBytes(*column) for column in columns]
 
 
-def _stashes(
-    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
-) -> tuple[list[int], list[frozenset[str]]]:
+def _stashes(stages: Sequence[Stage], batch: dict[str, Tensor]) -> tuple[list[int], list[frozenset[str]]]:
     """Saved bytes by layer that computed them; names of tensors that each layer saves."""
     made = dict(batch)
     maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
@@ -81,7 +79,7 @@ def _stashes(
         for name, tensor in out.items():
             maker.setdefault(storage_key(tensor), k)
             made[name] = tensor
-    keeps: list[set[str]] = [set() for _ in stages]
+    captured, keeps = stages[0].captured, [set[str]() for _ in stages]
     for border_tensor in captured.tensors:
         # A part of a larger storage is not counted separately: a kept storage counts at the layer that computed it.
         data = made[border_tensor.name]
@@ -101,14 +99,14 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _peaks(
-    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
+    stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
     """Return `working`, `backward`, `fresh` and `parts` of `LayerBytes`, by layer."""
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):
         with StorageTracker() as tracker:
-            out = stage.run(detached(captured, stage, made), seed_of)
+            out = stage.run(stage.detached(made), seed_of)
             peak = tracker.peak_bytes
         forward.append(peak - max(stash[k], unique_bytes(out.values()), tracker.live_bytes))
         made.update((name, tensor.detach()) for name, tensor in out.items())
@@ -119,9 +117,9 @@ def _peaks(
         stage = stages[k]
         for p in stage.parameters().values():
             p.grad = None
-        fresh[k] = _backward(captured, stage, detached(captured, stage, made), grads, {})[0]
+        fresh[k] = _backward(stage, made, grads, {})[0]
         box: dict[str, Tensor] = {}
-        backward[k], above = _backward(captured, stage, detached(captured, stage, made), grads, box)
+        backward[k], above = _backward(stage, made, grads, box)
         working[k] = max(working[k], above - unique_bytes(box.values()), 0)
         parts[k] = _parts(box)
         for name, gradient in box.items():
@@ -138,16 +136,17 @@ def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
 
 
 def _backward(
-    captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
+    stage: Stage, made: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
 ) -> tuple[int, int]:
     """Return peak bytes of one layer's backward, and its increase since the start.
 
     The peak includes memory that the backward frees, such as saved activations. The gradients of the layer's inputs
     are put into `box`.
     """
+    given = stage.detached(made)
     with StorageTracker() as tracker:
         caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
-        ends, ways = border(captured, stage.run(caught, seed_of), grads)
+        ends, ways = stage.roots(stage.run(caught, seed_of), grads)
         edges = [get_gradient_edge(end) for end in ends]
         ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
         del ends, caught
@@ -170,27 +169,6 @@ class Catch(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
         ctx.box[ctx.name] = gradient
         return None, None, None
-
-
-def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a stage's inputs, detached and ready to collect gradients."""
-    flows = {name for name in stage.inputs if captured.tensor[name].gradient}
-    return {name: made[name].detach().requires_grad_(name in flows) for name in stage.inputs}
-
-
-def border(
-    captured: Captured, out: dict[str, Tensor], grads: dict[str, Tensor]
-) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the roots of a stage's backward: outputs, and their gradients.
-
-    A gradient is None for the loss. Outputs without a gradient are left out.
-    """
-    ends, ways = [], []
-    for name, tensor in out.items():
-        if tensor.requires_grad and (name == captured.loss_tensor or name in grads):
-            ends.append(tensor)
-            ways.append(grads.get(name))
-    return ends, ways
 
 
 def collect(given: dict[str, Tensor], grads: dict[str, Tensor]) -> None:

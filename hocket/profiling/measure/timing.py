@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hocket.profiling.capture.capture import Captured, Stage
-from hocket.profiling.measure.memory import border, collect, detached, seed_of
+from hocket.profiling.measure.memory import collect, seed_of
 from hocket.profiling.measure.worker_costs import Clock, Marks, StepMode, WorkerCosts
 
 WARM_UP = 2
@@ -68,21 +68,21 @@ class LayerTimer:
         forward: list[float] = []
         timers = []
         for stage in stages:
-            given = detached(self.captured, stage, made)
+            given = stage.detached(made)
             marks = Marks(self.device, self.clock)
             marks.mark()
             out = stage.run(given, seed_of)
             marks.mark()
             timers.append(marks)
-            runs.append((given, out))
+            runs.append((stage, given, out))
             made.update(out)
         forward = [marks.seconds()[0] for marks in timers]
         del made
         grads: dict[str, Tensor] = {}
         timers = []
         while runs:
-            given, out = runs.pop()
-            ends, ways = border(self.captured, out, grads)
+            stage, given, out = runs.pop()
+            ends, ways = stage.roots(out, grads)
             marks = Marks(self.device, self.clock)
             marks.mark()
             if ends:

@@ -22,6 +22,7 @@ from hocket.profiling.checks.index_errors import naming_samples
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.job.clip import scale_down, squares_of
 from hocket.profiling.job.optimizer import optimizer_of
+from hocket.profiling.job.precision import masters
 from hocket.profiling.measure.memory import seed_of
 
 Clock = Callable[[], float]
@@ -103,7 +104,7 @@ class WorkerCosts:
         if not self._leaves:
             raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
         # With mixed precision, master weights are separate tensors, and a step ends with casts of them.
-        apart = captured.masters(self._leaves, device)
+        apart = masters(captured.job, self._leaves, device)
         self._apart = apart is not None
         self.masters = {name: nn.Parameter(p.detach()) for name, p in self._leaves.items()}
         if apart is not None:
@@ -141,12 +142,12 @@ class WorkerCosts:
 
     def _load(self) -> dict[str, Tensor]:
         """Load samples that were not used recently, as runtime/stage/device.py does."""
-        job, names = self.captured.job, self.captured.batch_names
+        job = self.captured.job
         position = self._loaded * self.size
         batch = job.batch_at(position, self.size)
         self._indices = indices_at(position, self.size, job.samples, job.seed)
         self._loaded += 1
-        loaded = {names[key]: value.to(self.device) for key, value in batch.items() if key in names}
+        loaded = self.captured.inputs(batch, self.device)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return loaded

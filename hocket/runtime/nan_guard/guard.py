@@ -14,7 +14,7 @@ The policies of `Options.on_nan`:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -176,7 +176,7 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
     """
     if rule.kind != "sync":
         check_together("on_nan", Feature.SKIP, Feature.ASYNCHRONOUS)
-    return replace(captured, sums_norm=True)
+    return replace(captured, clip_grad_norm=inf) if captured.clip_grad_norm is None else captured
 
 
 def samples_of(stream: Stream, microbatch: int, samples: int) -> str:

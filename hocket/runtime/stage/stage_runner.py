@@ -9,7 +9,7 @@ from torch import Tensor
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.stage import Look
 from hocket.profiling.job.learning_rates import scheduled
-from hocket.profiling.job.precision import own_buffers
+from hocket.profiling.job.precision import masters, own_buffers
 from hocket.runtime.stage.stage_layout import StagePart
 from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights
@@ -56,12 +56,12 @@ class StageRunner:
             partial(scheduled, captured.job),
             (replicas.index(number), len(replicas)),
             part.shape.gathers,
-            captured.masters(ordered, device),
+            masters(captured.job, ordered, device),
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
         self.own_buffers = {name: b.cpu() for name, b in own_buffers(captured.job).items() if name in self.buffers}
         self._frozen = {name: tensor for name, tensor in found.items() if name not in trainable}
-        self.frozen = captured.masters(self._frozen, "cpu") or dict(self._frozen)
+        self.frozen = masters(captured.job, self._frozen, "cpu") or dict(self._frozen)
         self._kept: dict[str, Tensor] = {}
         self._bound: dict[int, WeightSlot] = {}
         self._bind_untrained()

@@ -14,7 +14,7 @@ from hocket.profiling.capture.capture import Captured, Stage, capture
 from hocket.profiling.job.job import Job
 from hocket.profiling.layer import Layer
 from hocket.profiling.measure.measure import measure
-from hocket.profiling.measure.memory import border, collect, detached, seed_of
+from hocket.profiling.measure.memory import collect, seed_of
 from hocket.profiling.measure.request import USUAL_REQUEST, MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.stage.device_type import known_type
@@ -85,23 +85,20 @@ class _Count:
 
 def _counted(division: Division, captured: Captured, device: torch.device) -> list[_Count]:
     """Count the collectives of each layer for one microbatch, by running the layers."""
-    members, size = division.members, captured.microbatch_size
-    batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
-    names = captured.batch_names
-    made = {names[key]: value.to(device) for key, value in batch.items() if key in names}
+    members, made = division.members, captured.first_inputs(device)
     runs, counts = [], []
     for k in range(len(captured.layers)):
         stage = Stage(captured, [k], device=device)
-        given = detached(captured, stage, made)
+        given = stage.detached(made)
         members.forget()
         out = stage.run(given, seed_of)
         counts.append(_so_far(members))
-        runs.append((given, out))
+        runs.append((stage, given, out))
         made.update(out)
     grads: dict[str, torch.Tensor] = {}
     for count in reversed(counts):
-        given, out = runs.pop()
-        ends, ways = border(captured, out, grads)
+        stage, given, out = runs.pop()
+        ends, ways = stage.roots(out, grads)
         members.forget()
         if ends:
             torch.autograd.backward(ends, ways)

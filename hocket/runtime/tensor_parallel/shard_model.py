@@ -218,7 +218,7 @@ def divided_tensors(captured: Captured) -> frozenset[str]:
     These are outputs of column-parallel layers, tensors computed from them before the next row-parallel layer or
     cross-entropy, and slices of the sequence. All other tensors, and their gradients, are equal on all ranks.
     """
-    trace, own = captured.trace, set[int]()
+    trace, own = captured.graph.trace, set[int]()
     for node in trace.nodes:
         read = {*node.reads, *(before for before, _ in node.aliases)}
         module = captured.job.model.get_submodule(node.target) if isinstance(node.target, str) else nn.Identity()

@@ -17,6 +17,7 @@ from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import scheduled
 from hocket.profiling.job.loss_weight import loss_weight, whole_loss
+from hocket.profiling.job.precision import masters as master_weights
 from hocket.program.rule import Rule
 from hocket.runtime.stage.data_stream import Stream
 
@@ -71,7 +72,7 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         stage.bind(leaves)
     owner = _owners(captured, plan, leaves)
     names = [[n for n in leaves if owner[n] == s] for s in range(len(plan.stages))]
-    apart = captured.masters(leaves, next(iter(leaves.values())).device)
+    apart = master_weights(captured.job, leaves, next(iter(leaves.values())).device)
     masters = {n: nn.Parameter(p.detach().clone()) for n, p in (apart or leaves).items()}
     stepped = [list(leaves), *([] for _ in names[1:])] if rule.at_one_moment else names
     optimizers = [scheduled(captured.job, {n: masters[n] for n in own}) if own else None for own in stepped]
@@ -145,7 +146,7 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
             stage.bind({name: buffer.clone() for name, buffer in stage.buffers().items()})
         replicas.append(mine)
         stages.append(own)
-    apart = [captured.masters(dict(own), next(iter(own.values())).device) for own in replicas]
+    apart = [master_weights(captured.job, own, next(iter(own.values())).device) for own in replicas]
     masters = [
         {n: nn.Parameter(p.detach().clone()) for n, p in (long or own).items()}
         for long, own in zip(apart, replicas, strict=True)

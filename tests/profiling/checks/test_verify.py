@@ -116,7 +116,7 @@ def test_a_wrong_gradient_is_found():
 
     captured = capture(job_of(Model()))
     assert verify(captured)
-    node = next(n for n in captured.trace.nodes if n.target == "branch")
+    node = next(n for n in captured.graph.trace.nodes if n.target == "branch")
     node.context = Context(gradients=False, autocast=False, device="cpu", dtype=torch.bfloat16)
     with pytest.raises(CaptureError) as caught:
         verify(captured)

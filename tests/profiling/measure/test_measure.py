@@ -69,7 +69,7 @@ def test_stashes_sum_up_to_what_the_undivided_model_keeps(name):
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
     layers = range(len(captured.layers))
-    counted = count_bytes(captured, [Stage(captured, [k]) for k in layers], batch)
+    counted = count_bytes([Stage(captured, [k]) for k in layers], batch)
     whole = Stage(captured, layers)
     with StorageTracker() as tracker:
         out = whole.run(batch, seed_of)
@@ -85,7 +85,7 @@ def test_working_bytes_of_a_known_layer():
     job = models.small_job("gpt")
     captured = capture(job, 4)
     batch = {captured.batch_names[key]: value for key, value in job.batch(range(4)).items()}
-    counted = count_bytes(captured, [Stage(captured, [k]) for k in range(len(captured.layers))], batch)
+    counted = count_bytes([Stage(captured, [k]) for k in range(len(captured.layers))], batch)
     up = counted[captured.index_of("blocks.0.mlp.up")]
     assert 32 * 128 * 4 <= up.working <= (32 * 128 + 2 * 128) * 4
 
@@ -162,7 +162,7 @@ def test_who_keeps_a_tensor_and_what_a_backward_takes():
     stages = [Stage(captured, [k]) for k in range(len(captured.layers))]
     batch = job.batch(range(4))
     batch = {captured.batch_names[key]: value for key, value in batch.items()}
-    first, second, _ = count_bytes(captured, stages, batch)
+    first, second, _ = count_bytes(stages, batch)
     between = captured.tensors[[t.source for t in captured.tensors].index(0)]
     assert first.keeps == frozenset()
     assert second.keeps == {between.name}

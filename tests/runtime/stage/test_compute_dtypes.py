@@ -75,7 +75,7 @@ def test_a_llama_of_float64_computes_in_float32() -> None:
     model, _, _ = model_of("llama sdpa", layers=1)
     data = [(torch.arange(i, i + SEQ) % VOCAB, torch.arange(i + 1, i + 1 + SEQ) % VOCAB) for i in range(8)]
     graph = capture(Job(model, own_loss, data, lambda p: torch.optim.SGD(p, 0.1), batch_size=4), 2)
-    assert SINGLE not in {value.dtype for value in graph.trace.values if not value.fixed}
+    assert SINGLE not in {value.dtype for value in graph.graph.trace.values if not value.fixed}
     assert computed_types(graph) == {DOUBLE, SINGLE}
 
 
