@@ -20,7 +20,7 @@ from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut, layout_space_of
 from hocket.planning.mesh.search.search import with_recompute_cuts
 from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
-from hocket.planning.plan import Plan, Predicted
+from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.request import PlanRequest
@@ -242,13 +242,22 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
     try:
         now = predict_iteration(plan, profile)
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        same = _same_plan(plan, cluster, batch_size, profile, question, now)
     except HocketError as error:
         return ScenarioResult(question, why=str(error))
+    try:
+        if cluster.devices != plan.cluster.devices:
+            same = ScenarioResult(question, why=f"the plan does not fit {cluster.devices} devices")
+        else:
+            changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
+            there = predict_iteration(changed, profile)
+            why = _lacks(there.peak_memory_bytes, changed.group.cluster)
+            same = ScenarioResult(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
+    except HocketError as error:  # a search may still find a plan
+        same = ScenarioResult(question, why=str(error))
     if not search:
         return same
     try:
-        request = PlanRequest(batch_size, synchronous=_admits(plan))
+        request = PlanRequest(batch_size, synchronous=_admits(plan.strategy))
         one = search_widths({plan.profile: profile}, cluster, request).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
@@ -261,18 +270,18 @@ def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, que
     try:
         now = predict_iteration(plan, profile).samples_per_s
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        one = search_sizes(model, cluster, PlanRequest(batch_size, synchronous=_admits(plan))).best
+        one = search_sizes(model, cluster, PlanRequest(batch_size, synchronous=_admits(plan.strategy))).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, batch_size / one.iteration_s / now - 1, one.label, plan.strategy)
 
 
-def _admits(plan: Plan) -> bool | None:
-    """Setting of `PlanRequest.synchronous` for a search like the plan's.
+def _admits(strategy: str) -> bool | None:
+    """Setting of `PlanRequest.synchronous` for a search like that of a plan with this strategy.
 
-    False, so that stale weights are searched, if the plan's strategy has them; otherwise None, the default.
+    False, so that stale weights are searched, if the strategy has them; otherwise None, the default.
     """
-    return None if plan.strategy in synchronous_strategies() else False
+    return None if strategy in synchronous_strategies() else False
 
 
 def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
@@ -295,20 +304,6 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
     if profile.correction is not None or len({str(one) for one in seconds}) > 1:
         raise refusal
     return model
-
-
-def _same_plan(
-    plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Scenario, now: Predicted
-) -> ScenarioResult:
-    if cluster.devices != plan.cluster.devices:
-        return ScenarioResult(question, why=f"the plan does not fit {cluster.devices} devices")
-    try:
-        changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
-        there = predict_iteration(changed, profile)
-    except HocketError as error:
-        return ScenarioResult(question, why=str(error))
-    why = _lacks(there.peak_memory_bytes, changed.group.cluster)
-    return ScenarioResult(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
 
 
 def ask_profile(
