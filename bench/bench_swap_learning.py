@@ -20,10 +20,10 @@ from bench._swap_packs import packs_of
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.link_sums import LinkSums
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.feedback import RunFeedback, learned_from
 from hocket.planning.predict.predict import predict_iteration
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
@@ -51,7 +51,7 @@ def plans(profile: ModelProfile, cluster: Cluster) -> dict[str, Plan]:
         for ahead in (0, 1):
             swap = Swapping("next_use", ROOM, prefetch=ahead)
             of = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)
-            found[f"{len(packs)} packs, {ahead} ahead"] = completed(Plan("harmony", *of, swap=swap), profile)
+            found[f"{len(packs)} packs, {ahead} ahead"] = LoadedPlan(Plan("harmony", *of, swap=swap), profile).completed
     return found
 
 

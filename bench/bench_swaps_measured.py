@@ -12,8 +12,8 @@ from typing import Any
 
 from bench._swap_packs import packs_of
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.program.passes.swapping.settings import Swapping
@@ -59,7 +59,7 @@ def main() -> None:
                 cluster = Cluster("server", (Level("server", max(counts), 1e9),), "cpu-core", sender_copies=True)
                 swap = Swapping(policy, state_bytes * 1.6 / SHARE, prefetch=ahead)
                 plan = Plan("harmony", "gpt", batch, 1, stages, cluster, options, swap=swap)
-                completed(plan, profile).save(folder / "plan.yaml")
+                LoadedPlan(plan, profile).completed.save(folder / "plan.yaml")
                 ends: list[float] = []
                 train(
                     folder / "job.py",

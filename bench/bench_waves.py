@@ -13,10 +13,10 @@ from hocket.cost.analytic.transformer import Precision, analytic
 from hocket.errors import HocketError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict
 from hocket.planning.search.make_plan import make_plan
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.analytic.sizes import published
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
@@ -64,7 +64,7 @@ def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple
     yield f"waves, {count}, shard: full", plan("waves", count, "full")
     budget = 0.5 * max(predict(whole, found)[1].peak_memory_bytes.values())
     halved = replace(whole, swap=Swapping("next_use", budget, prefetch=2))
-    yield f"waves, {count}, swapped into half", completed(halved, found)
+    yield f"waves, {count}, swapped into half", LoadedPlan(halved, found).completed
     alone = cut(space, range(len(found.layers)), everything)
     yield "data_parallel", make_plan(space, "data_parallel", Candidate((alone,), samples, count))
     units = tuple(replace(cut(space, own, everything), shard="full") for own in parts)

@@ -38,8 +38,8 @@ from hocket import models
 from hocket.cost.analytic.from_operators import costed
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
@@ -136,7 +136,7 @@ def plan_of(given: argparse.Namespace, prefetch: int, job: Job) -> Plan:
     swap = Swapping("next_use", given.share * given.budget * card.GIB, prefetch=prefetch)
     stages = tuple(PlanStage(tuple(own), (0,), recompute=True) for own in packs)
     plan = Plan("harmony", "gpt", given.batch, given.microbatch, stages, cluster, {"mode": "data"}, swap=swap)
-    return completed(plan, profile)
+    return LoadedPlan(plan, profile).completed
 
 
 class Losses(Unobserved):

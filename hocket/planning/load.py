@@ -9,22 +9,20 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
-from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import InputError, ProgramError
+from hocket.errors import InputError
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.extrapolate import shorter
 from hocket.planning.predict.model_differences import differences
-from hocket.planning.predict.predict import predict, predict_iteration, profile_of_group
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import predict, predict_run
 from hocket.planning.predict.symmetry import column_of
 from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.planning.predict.whole_batch import excerpt_text, whole_summary
-from hocket.planning.swapping.budgets import capacity_of, completed, limit_problems, swap_problems
+from hocket.planning.swapping.budgets import limit_problems
 from hocket.profiling.profile import ModelProfile
-from hocket.program.check.check import check as check_program
-from hocket.program.check.check import report
+from hocket.program.check.check import refuse
 from hocket.program.check.problem import Problem
-from hocket.program.passes.borders import StageCut
 from hocket.program.program import Program, StageShape
 from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
@@ -55,8 +53,8 @@ class LoadedPlan:
         identical pipeline replicas (columns).
         """
         plan, graph = self.plan, self.profile
-        with self._here():
-            if plan.microbatches * len(plan.stages) <= MAX_FORWARDS:
+        with _named(self.place):
+            if plan.batches.count * len(plan.stages) <= MAX_FORWARDS:
                 return plan
             cuts, batch = plan.cuts(graph), (plan.batch_size, plan.microbatch_size)
             sizes = shorter(plan.strategy, cuts, batch)
@@ -69,29 +67,49 @@ class LoadedPlan:
             return replace(plan, batch_size=size // width * _COLUMNS, stages=stages, predicted=None)
 
     @cached_property
-    def shown_cuts(self) -> tuple[StageCut, ...]:
-        """Stages of `shown`.
+    def run(self) -> PlannedRun:
+        """The plan on its devices."""
+        with _named(self.place):
+            return PlannedRun.of(self.plan, self.profile)
+
+    @property
+    def completed(self) -> Plan:
+        """The plan with the sizes of its stages' values, if it swaps (`Swapping.stages`)."""
+        with _named(self.place):
+            swap = self.run.sized_swap
+        return self.plan if swap == self.plan.swap else replace(self.plan, swap=swap)
+
+    @cached_property
+    def shown_run(self) -> PlannedRun:
+        """`shown` on its devices.
 
         Devices of pipeline replicas that the excerpt leaves out are listed in `StageCut.beside`, because sharded state
         is divided among the replicas of the whole plan.
         """
-        with self._here():
-            cuts = self.shown.cuts(self.profile)
-        beside = [set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, cuts, strict=True)]
-        return tuple(replace(cut, beside=tuple(sorted(own))) for cut, own in zip(cuts, beside, strict=True))
+        if self.shown is self.plan:
+            return self.run
+        with _named(self.place):
+            run = PlannedRun.of(self.shown, self.profile)
+            beside = [
+                set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, run.cuts, strict=True)
+            ]
+            cuts = (replace(cut, beside=tuple(sorted(own))) for cut, own in zip(run.cuts, beside, strict=True))
+            return replace(run, cuts=tuple(cuts), swap=run.sized_swap)
 
     @cached_property
     def program(self) -> Program:
-        """Program of the plan, or of its excerpt."""
-        with self._here():
-            return completed(self.shown, profile_of_group(self.shown, self.profile)).compile(self.profile)
+        """Program of the plan, or of its excerpt without the replicas `beside`."""
+        run = self.shown_run
+        if run is not self.run:
+            run = replace(run, cuts=tuple(replace(cut, beside=()) for cut in run.cuts))
+        with _named(self.place):
+            return run.program
 
     @cached_property
     def updates(self) -> UpdateSemantics:
         """Differences between the plan's weight updates and those of one process."""
-        plan = self.plan
-        with self._here():
-            shapes = plan.shapes(self.profile)
+        plan, shapes = self.plan, self.run.shapes
+        with _named(self.place):
             return updates_of(
                 plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(self.profile)
             )
@@ -102,8 +120,8 @@ class LoadedPlan:
 
         `plan.predicted` is older: the planner wrote it before any edit by hand.
         """
-        with self._here():
-            return predict_iteration(self.plan, self.profile)
+        with _named(self.place):
+            return predict_run(self.run)
 
     @property
     def excerpt(self) -> str:
@@ -116,22 +134,24 @@ class LoadedPlan:
         If the plan is too long, the trace covers only the excerpt, and its `meta["excerpt"]` is the excerpt's label.
         The figures of the summary are always for the whole plan (whole_batch.py).
         """
-        with self._here():
+        with _named(self.place):
             if self.shown is self.plan:
-                return predict(self.plan, self.profile)
-            trace, summary = predict(self.shown, self.profile, self.shown_cuts)
+                return predict(self.plan, self.profile, self.run)
+            trace, summary = predict(self.shown, self.profile, self.shown_run)
             told = {"excerpt": self.excerpt, "whole_iteration_s": self.predicted.iteration_s}
             whole = whole_summary(self.plan, self.profile, summary, self.shown, self.predicted)
             return replace(trace, meta={**trace.meta, **self.plan.trace_meta, **told}), whole
 
-    @contextmanager
-    def _here(self) -> Iterator[None]:
-        try:
-            yield
-        except InputError as error:
-            if not self.place or error.place.startswith(f"{self.place}: "):  # `shown` may have added the place already
-                raise
-            raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Put the name of a plan, if it has one, before the places of errors."""
+    try:
+        yield
+    except InputError as error:
+        if not place or error.place.startswith(f"{place}: "):  # an inner context may have added the name already
+            raise
+        raise type(error)(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
 
 
 def open_plan(path: str | Path) -> LoadedPlan:
@@ -225,15 +245,10 @@ def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:
     Raises:
         InputError: the program's stages are not the plan's, so that the plan has no sizes of its values.
     """
-    plan, profile = opened.shown, opened.profile
     _check_stages(program, opened.program.stages)
-    cluster = plan.group.cluster
-    whole = profile_of_group(plan, profile)
-    costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
-    sizes = PlanSizes(costs, program)
-    if program.swaps:
-        return swap_problems(plan, program, sizes) or limit_problems(plan, program)
-    return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))
+    sizes = PlanSizes(replace(opened.shown_run.costs, swaps=program.swaps), program)
+    problems = limit_problems(opened.shown, program, sizes)
+    return problems or (limit_problems(opened.shown, program) if program.swaps else ())
 
 
 def _check_stages(program: Program, planned: tuple[StageShape, ...]) -> None:
@@ -264,7 +279,5 @@ def validate(opened: LoadedPlan) -> Program:
     opened.profile.check_shard(f"{opened.place}: shard" if opened.place else "shard", opened.plan.shard)
     opened.profile.check_stages(f"{opened.place}: stages" if opened.place else "stages", len(opened.plan.stages))
     program = opened.program
-    problems = problems_of(opened, program)
-    if problems:
-        raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
+    refuse(program, problems_of(opened, program))
     return program

@@ -10,7 +10,6 @@ plan.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,14 +19,13 @@ from hocket.hardware.groups import Grouped, grouped
 from hocket.profiling.profile import is_cpu
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
-from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rank_layout import RankLayout
-from hocket.strategies.base.strategy import compile_strategy, habits, members, merged, microbatches_of
+from hocket.strategies.base.strategy import compile_strategy, members, merged, microbatches_of
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.documents import parse_yaml, seems, with_amounts, write_yaml
-from hocket.util.files import read_bytes, write_atomic
+from hocket.util.files import digest, read_bytes, write_atomic
 from hocket.util.schema import as_data, read_as
 
 FORMAT = "hocket-plan-1"
@@ -67,6 +65,50 @@ class PlanStage:
     wave: int = 0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def check(self, place: str, cluster: Cluster, tensor: int, shard: str) -> None:
+        """Refuse a stage that its plan cannot have.
+
+        Arguments:
+            place: name of the stage in errors.
+            cluster: the plan's cluster, with tensor-parallel groups as its devices.
+            tensor: the plan's tensor-parallel size.
+            shard: state that the plan shards over replicas.
+
+        Raises:
+            InputError: an unknown compiler, a missing or unknown device, or buckets or threads that do not fit.
+        """
+        if self.compile and self.compile not in COMPILERS:
+            hint = nearest(self.compile, COMPILERS)
+            raise InputError(f"{place}.compile", repr(self.compile), f"one of {', '.join(COMPILERS)}", hint)
+        if not self.devices or len(set(self.devices)) != len(self.devices):
+            raise InputError(f"{place}.devices", str(list(self.devices)), "at least one device, each once")
+        for device in self.devices:
+            if not 0 <= device < cluster.devices:
+                what = "devices" if tensor == 1 else f"groups of {tensor} devices"
+                name = "device" if tensor == 1 else "group"
+                expected = f"0 to {cluster.devices - 1}, the cluster's {what}"
+                raise InputError(f"{place}.devices", f"{name} {device}", expected)
+        listed = sorted(name for bucket in self.buckets for name in bucket)
+        if self.buckets and listed != sorted(self.layers):
+            odd = sorted(set(listed) ^ set(self.layers)) or [n for n in listed if listed.count(n) > 1]
+            raise InputError(
+                f"{place}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
+            )
+        if not self.threads:
+            return
+        place, count = f"{place}.threads", max(1, len(self.buckets))
+        if len(self.threads) != count:
+            raise InputError(place, f"{len(self.threads)} numbers", f"{count}, one for each bucket")
+        processor = any(is_cpu(cluster.node_of(device).device_type) for device in self.devices)
+        most = MAX_CPU_THREADS if processor else MAX_THREADS
+        if not all(1 <= threads <= most for threads in self.threads):
+            where = " on a processor" if processor else ""
+            raise InputError(place, str(list(self.threads)), f"numbers from 1 to {most}{where}")
+        if shard != "none" and len(self.devices) > 1:
+            expected = "threads only for all-reduces of whole gradients (shard: none)"
+            hint = "Leave threads out, or use shard: none."
+            raise InputError(place, f"threads, with shard: {shard}", expected, hint)
 
 
 @dataclass(frozen=True)
@@ -158,74 +200,7 @@ class Plan:
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
                 raise InputError(key, "true, with tensor: 1", "false", "Set `tensor` to 2 or more.")
-        check_together("plan", *self.features)
-        if self.shard not in SHARDS:
-            raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
-        groups = self.group.cluster.devices
-        if (
-            self.swap is not None
-            and isinstance(self.swap.device_bytes, tuple)
-            and len(self.swap.device_bytes) != groups
-        ):
-            expected = f"{groups}, one for each device of the cluster, or one for all"
-            raise InputError("swap.device_bytes", f"{len(self.swap.device_bytes)} numbers", expected)
-        if not self.stages:
-            raise InputError("stages", "none", "at least one stage")
-        for s, stage in enumerate(self.stages):
-            if stage.compile and stage.compile not in COMPILERS:
-                hint = nearest(stage.compile, COMPILERS)
-                raise InputError(f"stages.{s}.compile", repr(stage.compile), f"one of {', '.join(COMPILERS)}", hint)
-            if not stage.devices or len(set(stage.devices)) != len(stage.devices):
-                raise InputError(f"stages.{s}.devices", str(list(stage.devices)), "at least one device, each once")
-            for device in stage.devices:
-                if not 0 <= device < groups:
-                    what = "devices" if self.tensor == 1 else f"groups of {self.tensor} devices"
-                    name = "device" if self.tensor == 1 else "group"
-                    raise InputError(
-                        f"stages.{s}.devices", f"{name} {device}", f"0 to {groups - 1}, the cluster's {what}"
-                    )
-            listed = sorted(name for bucket in stage.buckets for name in bucket)
-            if stage.buckets and listed != sorted(stage.layers):
-                odd = sorted(set(listed) ^ set(stage.layers)) or [n for n in listed if listed.count(n) > 1]
-                raise InputError(
-                    f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
-                )
-            self._check_threads(s, stage)
-        if self.strategy in members():  # an unknown strategy is refused where it is looked up, with a better message
-            _ = self.batches
-
-    def _check_threads(self, s: int, stage: PlanStage) -> None:
-        if not stage.threads:
-            return
-        place, count = f"stages.{s}.threads", max(1, len(stage.buckets))
-        if len(stage.threads) != count:
-            raise InputError(place, f"{len(stage.threads)} numbers", f"{count}, one for each bucket")
-        processor = any(is_cpu(self.group.cluster.node_of(device).device_type) for device in stage.devices)
-        most = MAX_CPU_THREADS if processor else MAX_THREADS
-        if not all(1 <= threads <= most for threads in stage.threads):
-            where = " on a processor" if processor else ""
-            raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {most}{where}")
-        if self.shard != "none" and len(stage.devices) > 1:
-            hint = "Leave threads out, or use shard: none."
-            raise InputError(
-                place,
-                f"threads, with shard: {self.shard}",
-                "threads only for all-reduces of whole gradients (shard: none)",
-                hint,
-            )
-
-    @cached_property
-    def group(self) -> Grouped:
-        """The cluster with each tensor-parallel group as one device."""
-        return grouped(self.cluster, self.tensor, self.slices)
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        """Features of the plan that may conflict with other features.
-
-        Features that depend on stages and update rule are found by `strategy.in_use`.
-        """
-        said = {
+        asked = {  # features that depend on stages and update rule are found by `strategy.in_use`
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
             Feature.WAVES: any(stage.wave for stage in self.stages),
@@ -233,7 +208,35 @@ class Plan:
             Feature.COMPILE: any(stage.compile for stage in self.stages),
             Feature.SWAP: self.swap is not None,
         }
-        return frozenset(feature for feature, asked in said.items() if asked)
+        check_together("plan", *(feature for feature, wanted in asked.items() if wanted))
+        if self.shard not in SHARDS:
+            raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
+        cluster = self.group.cluster
+        limits = self.swap.device_bytes if self.swap is not None else None
+        if isinstance(limits, tuple) and len(limits) != cluster.devices:
+            expected = f"{cluster.devices}, one for each device of the cluster, or one for all"
+            raise InputError("swap.device_bytes", f"{len(limits)} numbers", expected)
+        if not self.stages:
+            raise InputError("stages", "none", "at least one stage")
+        for s, stage in enumerate(self.stages):
+            stage.check(f"stages.{s}", cluster, self.tensor, self.shard)
+        if self.strategy in members():  # an unknown strategy is refused where it is looked up, with a better message
+            _ = self.batches
+
+    @cached_property
+    def group(self) -> Grouped:
+        """The cluster with each tensor-parallel group as one device."""
+        return grouped(self.cluster, self.tensor, self.slices)
+
+    @cached_property
+    def worker_devices(self) -> tuple[int, ...]:
+        """Devices of the cluster that the plan's workers run, ascending; worker i runs the i-th.
+
+        With tensor-parallel size t, device d has the tensor-parallel rank d % t in group d // t. Worker i has the
+        tensor-parallel rank i % t.
+        """
+        named = sorted({device for stage in self.stages for device in stage.devices})
+        return tuple(group * self.tensor + member for group in named for member in range(self.tensor))
 
     @cached_property
     def batches(self) -> Microbatches:
@@ -281,7 +284,7 @@ class Plan:
                     buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
                     threads=stage.threads,
                     shard=self.shard,
-                    merged=merged(self.strategy, len(stage.devices), self.microbatches),
+                    merged=merged(self.strategy, len(stage.devices), self.batches.count),
                     wave=stage.wave,
                 )
             )
@@ -302,8 +305,8 @@ class Plan:
             InputError: the plan does not fit the graph.
             RefusedError: the strategy does not support the plan.
         """
-        program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
-        return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
+        shapes = stage_shapes(graph, self.cuts(graph))
+        return compile_strategy(self.strategy, shapes, self.batches.count, self.options, self.swap)
 
     def layout(self, graph: LayerGraph) -> RankLayout:
         """Layers, devices, samples and limits of the plan's stages, for an engine.
@@ -313,10 +316,11 @@ class Plan:
         Raises:
             InputError: the plan does not fit the graph.
         """
+        cuts = self.cuts(graph)
         return RankLayout(
             batches=self.batches,
-            cuts=self.cuts(graph),
-            shapes=self.shapes(graph),
+            cuts=cuts,
+            shapes=stage_shapes(graph, cuts),
             compilers=tuple(stage.compile for stage in self.stages),
             tensor=self.tensor,
             slices=self.slices,
@@ -357,7 +361,7 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the plan's text form."""
-        return sha256(self.to_yaml().encode()).hexdigest()
+        return digest(self.to_yaml().encode())
 
     def to_yaml(self) -> str:
         """The plan as text; `from_yaml` is the inverse."""

@@ -66,8 +66,6 @@ class RunPlan:
         if not self.has_profile:
             return self.plan
         from hocket.planning.load import validate
-        from hocket.planning.predict.predict import profile_of_group
-        from hocket.planning.swapping.budgets import completed
 
         validate(self.loaded)
-        return completed(self.plan, profile_of_group(self.plan, self.loaded.profile))
+        return self.loaded.completed

@@ -20,7 +20,7 @@ from hocket.training.launch.torchrun_environment import check_meeting, first_spe
 from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.training.worker.options import Options
-from hocket.training.worker.ranks import check_workers, devices_of, shows_the_run
+from hocket.training.worker.ranks import check_workers, shows_the_run
 from hocket.util.files import check_folder_to_write, check_output
 
 
@@ -59,7 +59,7 @@ def train(
     listener = listener or Quiet(on_step)
     try:
         summary = run_workers(job, run_plan, given, listener)
-        told = unlike_host_link(run_plan.plan, summary.swaps)
+        told = unlike_host_link(run_plan.plan.cluster, summary.swaps)
         if told and shows_the_run():
             listener.note(told)
         if run_plan.path is not None and shows_the_run():
@@ -95,7 +95,7 @@ def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, list
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         with first_speaks():
-            check_workers(devices_of(run_plan.plan), number_in("WORLD_SIZE"))
+            check_workers(run_plan.plan.worker_devices, number_in("WORLD_SIZE"))
             _ = run_plan.checked  # if it is refused, only the first worker says so
         check_meeting()
         from hocket.training.launch.torchrun import join

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
@@ -119,7 +119,7 @@ def test_swaps_in_streams_lose_nothing(card: torch.device) -> None:
     def losses(swap: Swapping | None) -> list[float]:
         stages = tuple(PlanStage(cut, (0,), recompute=True) for cut in cuts)
         plan = Plan("harmony", "test", 4, 1, stages, CLUSTER, {"mode": "data"}, swap=swap)
-        return distributed(graph, completed(plan, profile) if swap else plan, card)[0]
+        return distributed(graph, LoadedPlan(plan, profile).completed if swap else plan, card)[0]
 
     whole = losses(None)
     for ahead in (0, 1, 2):

@@ -12,8 +12,9 @@ from hocket.planning.load import LoadedPlan, open_plan, problems_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
-from hocket.planning.swapping.budgets import claims_more, prove_limits
+from hocket.planning.swapping.budgets import limit_problems
 from hocket.profiling.analytic.synthetic import chain
+from hocket.program.check.check import refuse
 from hocket.program.text.parser import parse_program
 from hocket.program.text.printer import print_program
 
@@ -76,7 +77,6 @@ def test_limits_above_what_the_cluster_has() -> None:
     full = replace(best, swap=within, cluster=replace(cluster, host_memory_bytes=1e9))
     other = replace(best, cluster=replace(cluster, host_memory_bytes=1e9))  # another host than it was made for
     plans = (best, replace(best, swap=within), replace(best, swap=roomy), full, other)
-    assert [claims_more(plan) for plan in plans] == [False, True, True, True, False]
     messages = ("device 0 holds up to", "the host of server 0 may hold up", "the host of device 0 holds up to")
     for plan, words in zip(plans, (None, None, *messages), strict=True):
         assert all(plan.layout(model).budgets(d)[1] == plan.host_bytes(plan.cluster)[d] for d in range(2))
@@ -85,10 +85,10 @@ def test_limits_above_what_the_cluster_has() -> None:
         assert [one.code for one in found] == ([] if words is None else ["memory"] * len(found))
         assert words is None or words in found[0].message
         if words is None:
-            prove_limits(plan, opened.program)
+            assert limit_problems(plan, opened.program) == ()
         else:
             with pytest.raises(ProgramError, match=words):
-                prove_limits(plan, opened.program)
+                refuse(opened.program, limit_problems(plan, opened.program))
 
 
 def test_a_limit_that_is_too_low_for_an_operation() -> None:

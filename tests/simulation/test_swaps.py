@@ -11,7 +11,6 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.planning.load import LoadedPlan, problems_of
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import played, predict
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import SWAPS, Kind
 from hocket.program.memory_bound.footprint import footprints
@@ -69,7 +68,7 @@ def test_a_swap_stops_one_device_for_as_long_as_its_bytes_take() -> None:
     found = simulated("data parallel", 1)
     assert found.swapped is not None
     program = plan("data parallel", 1)
-    count = sum(i.kind in SWAPS for _, i in completed(program, PROFILE).compile(PROFILE).instructions())
+    count = sum(i.kind in SWAPS for _, i in LoadedPlan(program, PROFILE).completed.compile(PROFILE).instructions())
     swaps_s = found.swapped_bytes / 1e9 + count * 1e-5
     assert found.weight_versions == found.stashes == (1,) * LAYERS
     assert found.iteration_s * (1 - found.utilization[0]) == pytest.approx(swaps_s, rel=1e-6)
@@ -143,7 +142,7 @@ def test_prefetching_hides_swaps_within_the_same_budget() -> None:
         seconds = []
         for depth in (0, 1, 2):
             one = plan(name, n, prefetch=depth)
-            whole = completed(one, PROFILE)
+            whole = LoadedPlan(one, PROFILE).completed
             program = whole.compile(PROFILE)
             costs = CostModel(PROFILE, one.cluster, one.cuts(PROFILE), one.batches.sizes, swaps=True)
             sizes = PlanSizes(costs, program)
@@ -183,7 +182,7 @@ def test_a_plan_that_swaps_is_a_file_that_is_proved() -> None:
 
     A device or host that is too small is reported before the launch.
     """
-    whole = completed(plan("Harmony-PP", 2, host_bytes=3e9), PROFILE)
+    whole = LoadedPlan(plan("Harmony-PP", 2, host_bytes=3e9), PROFILE).completed
     assert Plan.from_yaml(whole.to_yaml()) == whole
     assert whole.swap is not None
     assert len(whole.swap.stages) == LAYERS

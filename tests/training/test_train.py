@@ -18,7 +18,7 @@ from hocket.training.run_plan import RunPlan
 from hocket.training.train import train
 from hocket.training.worker.monitor.listener import Quiet, RunSummary
 from hocket.training.worker.options import Options
-from hocket.training.worker.ranks import devices_of, worker_name
+from hocket.training.worker.ranks import worker_names
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]
@@ -107,10 +107,10 @@ def test_a_link_to_the_host_that_is_not_imitated(seconds: float, told: bool) -> 
     plan = cut_at(2)
     linked = replace(plan, cluster=replace(plan.cluster, host_link=Link(5e6)))
     swaps = {device: LinkSums.of(5e5, seconds, 10) for device in (0, 1)}
-    note = unlike_host_link(linked, swaps)
+    note = unlike_host_link(linked.cluster, swaps)
     assert bool(note) is told
     assert not told or ("5MB/s" in note and "500MB/s" in note and "--host-link 5MB/s" in note)
-    assert unlike_host_link(plan, swaps) == unlike_host_link(linked, {}) == ""
+    assert unlike_host_link(plan.cluster, swaps) == unlike_host_link(linked.cluster, {}) == ""
 
 
 def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
@@ -148,9 +148,9 @@ def test_workers_of_groups_are_named() -> None:
     cluster = Cluster("eight", (Level("local", 8, 1e9),), "cpu-core")
     plan = replace(cut_at(2), cluster=cluster)
     grouped = replace(plan, tensor=2, stages=(PlanStage(("a",), (3,)), PlanStage(("b",), (1,))))
-    assert devices_of(grouped) == (2, 3, 6, 7)
-    assert worker_name(plan, 1) == "worker 1"
-    assert [worker_name(grouped, rank) for rank in (1, 2)] == [
+    assert grouped.worker_devices == (2, 3, 6, 7)
+    assert worker_names(plan.worker_devices, plan.tensor)[1] == "worker 1"
+    assert worker_names(grouped.worker_devices, grouped.tensor)[1:3] == [
         "worker 1, member 1 of group 1",
         "worker 2, member 0 of group 3",
     ]

@@ -12,7 +12,7 @@ from functools import cached_property
 from hocket.errors import InputError
 from hocket.planning.load import LoadedPlan
 from hocket.planning.predict.extrapolate import shorter
-from hocket.planning.predict.predict import played, played_column, profile_of_group
+from hocket.planning.predict.predict import played, played_column
 from hocket.planning.predict.symmetry import PipelineReplica, column_of
 from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
@@ -101,8 +101,8 @@ def part_of(opened: LoadedPlan, devices: Collection[int]) -> PlanPart:
 def _parts(opened: LoadedPlan, devices: Collection[int]) -> Iterator[PlanPart]:
     """Yield excerpts of a long plan, each about twice as long as the one before, up to the longest."""
     plan = opened.plan
-    cuts, batch = plan.cuts(opened.profile), (plan.batch_size, plan.microbatch_size)
-    column = column_of(profile_of_group(plan, opened.profile), plan.group.cluster, cuts, *batch)
+    run, cuts, batch = opened.run, opened.run.cuts, opened.run.batch
+    column = column_of(run.profile, run.cluster, cuts, *batch)
     if column is not None and any((one in devices) != (twin in devices) for one, twin in _pairs(opened, column)):
         column = None
     columns = 1 if column is None else plan.batch_size // column.batch_size

@@ -15,7 +15,8 @@ from hocket.planning.buckets.threads import WORTH
 from hocket.planning.burst.amplification import device_s
 from hocket.planning.burst.amplification_limit import Tolerance, held_s
 from hocket.planning.plan import Plan, Predicted
-from hocket.planning.predict.predict import predict_iteration, profile_of_group, proven_peaks
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import predict_iteration, proven_peaks
 from hocket.planning.search.failures import failed
 from hocket.planning.search.result import NEAR, Evaluated, Refused
 from hocket.profiling.profile import ModelProfile
@@ -193,8 +194,9 @@ def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
     cluster = plan.group.cluster
     if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
         return True
-    space = SearchSpace(profile_of_group(plan, profile), cluster, plan.batch_size)
-    choice = Candidate(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
+    run = PlannedRun.of(plan, profile)
+    space = SearchSpace(run.profile, cluster, plan.batch_size)
+    choice = Candidate(run.cuts, plan.microbatch_size, plan.microbatches, plan.options)
     most = proven_peaks(space, plan.strategy, choice)
     return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())
 

@@ -11,7 +11,8 @@ from hocket.hardware.cluster import Level, Link
 from hocket.hardware.overlap import Rate
 from hocket.planning.burst.amplification_limit import held_s
 from hocket.planning.plan import Plan
-from hocket.planning.predict.predict import predict_choice, profile_of_group, trace_of_choice
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import predict_choice, trace_of_choice
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.busy_time import active_s
 from hocket.strategies.base.search_space import Candidate, SearchSpace
@@ -32,7 +33,8 @@ def least_used_s(plan: Plan, profile: ModelProfile) -> float:
 
 
 def _freed(plan: Plan, profile: ModelProfile) -> tuple[SearchSpace, Candidate]:
-    whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
+    run = PlannedRun.of(plan, profile)
+    whole, cluster, cuts = run.profile, run.cluster, run.cuts
     summed = [[i for i in cut.layers if whole.layers[i].gradients_bytes > 0] for cut in cuts]
     last = {layers[0] for layers in summed if layers}
     layers = tuple(layer if i in last else replace(layer, gradients_bytes=0.0) for i, layer in enumerate(whole.layers))

@@ -29,7 +29,7 @@ from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.predict.predict import profile_of_group
+from hocket.planning.predict.planned_run import PlannedRun
 from hocket.profiling.profile import ModelProfile, is_cpu
 from hocket.program.instruction import Kind
 from hocket.program.passes.borders import StageCut
@@ -57,7 +57,8 @@ def ways(plan: Plan, profile: ModelProfile) -> list[BucketOption]:
 
     New buckets come with new threads, if threads can be chosen.
     """
-    whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
+    run = PlannedRun.of(plan, profile)
+    whole, cluster, cuts = run.profile, run.cluster, run.cuts
     costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
     layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
     each = CostModel(whole, cluster, layers, plan.batches.sizes)

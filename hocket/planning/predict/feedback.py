@@ -148,11 +148,12 @@ def beside(plan: Path) -> Path:
 
 
 def check_like(
-    plan: Plan, profile: ModelProfile, warm_steps: float, optimizer: str, dtype: str, device_types: Sequence[str]
+    cluster: Cluster, profile: ModelProfile, warm_steps: float, optimizer: str, dtype: str, device_types: Sequence[str]
 ) -> None:
     """Refuse a run that does not represent other runs of the same profile.
 
     Arguments:
+        cluster: the plan's cluster.
         warm_steps: number of the run's steps after warm-up.
         optimizer, dtype, device_types: optimizer, data type and device types of the run, named as in a profile.
 
@@ -169,7 +170,7 @@ def check_like(
         refuse(f"trained with {optimizer or 'no optimizer'}", f"{profile.optimizer}, the profile's optimizer")
     if dtype != profile.dtype:
         refuse(f"computed in {dtype}", f"{profile.dtype}, the profile's data type")
-    wanted = {plan.cluster.type_of(device).name for device in range(plan.cluster.devices)}
+    wanted = {cluster.type_of(device).name for device in range(cluster.devices)}
     for name in device_types:
         if not any(_is_of(name, kind) for kind in wanted):
             refuse(f"on {name}", f"{' and '.join(sorted(wanted))}, as in the plan")

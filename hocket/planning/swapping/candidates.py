@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from hocket.hardware.cluster import Cluster
 from hocket.planning.burst.amplification_limit import Tolerance, held_s
-from hocket.planning.plan import Plan
+from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.model_differences import differences
-from hocket.planning.predict.predict import predict_iteration, program_of
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import predict_run
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.planning.search.failures import failed
 from hocket.planning.search.result import Evaluated, Refused
-from hocket.planning.swapping.budgets import by_server, completed
-from hocket.profiling.profile import ModelProfile
+from hocket.planning.swapping.budgets import by_server
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.insert import sizes_of
 from hocket.program.passes.swapping.settings import Swapping
@@ -82,12 +82,12 @@ def within(found: Packs, tolerance: Tolerance | None) -> Packs:
     return kept
 
 
-def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
-    """Memory of the plan's devices in bytes, as the value of `Swapping.device_bytes`.
+def room_of(stages: tuple[PlanStage, ...], cluster: Cluster) -> float | tuple[float, ...]:
+    """Memory of the stages' devices in bytes, as the value of `Swapping.device_bytes`.
 
     One number if all are equal, otherwise one for each device of the cluster.
     """
-    used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
+    used = {cluster.capacity_bytes(device) for stage in stages for device in stage.devices}
     return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
 
 
@@ -107,15 +107,15 @@ def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str
     found.considered += 1
     cluster, profile, strategy = space.cluster, space.profile, plan.strategy
     try:
-        plan = completed(
-            replace(plan, predicted=None, swap=Swapping(policy, room_of(plan, cluster), prefetch=ahead)), profile
-        )
-        miss, own_bytes = _missing(plan, profile, cluster)
+        plan = replace(plan, predicted=None, swap=Swapping(policy, room_of(plan.stages, cluster), prefetch=ahead))
+        run = PlannedRun.of(plan, profile)
+        miss, own_bytes = _missing(run)
         if miss is None:
-            assert plan.swap is not None
+            swap = run.sized_swap
+            assert swap is not None
             if own_bytes > min(plan.host_bytes(cluster).values()):  # devices need unequal parts of the host
-                plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
-            predicted = predict_iteration(plan, profile)
+                swap = replace(swap, host_bytes=own_bytes)
+            predicted = predict_run(replace(run, swap=swap))
     except Exception as error:
         found.refused.append(failed(strategy, f"{config} b{plan.microbatch_size}", error, swaps=True))
         return []
@@ -126,19 +126,18 @@ def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str
             )
         )
         return []
-    shapes = plan.shapes(profile)
     one = Evaluated(
         predicted,
         strategy,
         config,
-        replace(plan, predicted=predicted),
-        updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
+        replace(plan, swap=swap, predicted=predicted),
+        updates_of(strategy, run.shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
     )
     found.candidates.append(one)
     return [one]
 
 
-def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapMiss | None, float]:
+def _missing(run: PlannedRun) -> tuple[SwapMiss | None, float]:
     """Missing host memory of a plan that swaps, for any timing.
 
     Returns:
@@ -149,7 +148,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
         RefusedError: the devices have no room for one of the plan's operations. The pass that inserts swaps checks
             this.
     """
-    own = on_hosts(plan, profile)
+    own, cluster = on_hosts(run), run.cluster
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
         has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
         if size > has:
@@ -159,7 +158,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[SwapM
     return None, max(own.values())
 
 
-def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
+def on_hosts(run: PlannedRun) -> dict[int, float]:
     """Peak host memory of each device of a plan that swaps, for any timing, in bytes.
 
     Sizes of values are those in the plan (`Swapping.stages`), which may be above the cost model's, because each is the
@@ -168,8 +167,8 @@ def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
     Raises:
         RefusedError: the devices have no room for one of the plan's operations.
     """
-    program = program_of(plan, profile)
-    sizes = sizes_of(program, plan.swap) if plan.swap is not None else None
-    assert sizes is not None, "a plan that swaps within a limit has its own figures (`completed`)"
-    found = footprints(program, sizes, host=True)
+    swap = run.sized_swap
+    sizes = sizes_of(run.program, swap) if swap is not None else None
+    assert sizes is not None, "a run that swaps has sizes of its values"
+    found = footprints(run.program, sizes, host=True)
     return {device: there.bytes for device, there in found.items()}

@@ -214,13 +214,13 @@ def _swapped(
         at(f"{name}, what hosts need for {times} blocks")
         deeper = lengthened(profile, block, times)
         try:
-            plan = smallest_packs(SearchSpace(deeper, cluster, batch_size))
+            run = smallest_packs(SearchSpace(deeper, cluster, batch_size))
         except RefusedError as error:
             return MaxDepth(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
-        needs.append(by_server(on_hosts(plan, deeper), cluster))
-        each = len(deeper.layers) / len(plan.stages)
+        needs.append(by_server(on_hosts(run), cluster))
+        each = len(deeper.layers) / len(run.cuts)
         packs = "packs of one layer" if each == 1 else f"packs of {each:.2g} layers"
-        config = f"{plan.options['mode']}, {packs} b{plan.microbatch_size}"
+        config = f"{run.options['mode']}, {packs} b{run.batch[1]}"
     width, most = cluster.levels[0].width, []
     for server, first in needs[0].items():
         has = cluster.host_bytes(server * width) or 0.0

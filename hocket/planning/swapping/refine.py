@@ -7,7 +7,6 @@ kept if it is faster.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hocket.planning.plan import Plan
 from hocket.planning.search.result import TIE, Evaluated
 from hocket.planning.swapping.candidates import Packs, tried
 from hocket.strategies.base.search_space import SearchSpace
@@ -44,7 +43,9 @@ def improve(space: SearchSpace, first: Evaluated, found: Packs) -> None:
         keeps = f" {'all' if count == stages else count} kept" if count else ""
         words = f"{first.config}{keeps}{f' ahead {ahead}' if ahead else ''}"
         known = Packs()
-        tried(space, _keeping(first.plan, count), words, known, POLICY, ahead)
+        own = enumerate(first.plan.stages)
+        plan = replace(first.plan, stages=tuple(replace(stage, recompute=s < stages - count) for s, stage in own))
+        tried(space, plan, words, known, POLICY, ahead)
         found.considered += known.considered
         found.refused += known.refused
         return next(iter(known.candidates), None)
@@ -68,9 +69,3 @@ def improve(space: SearchSpace, first: Evaluated, found: Packs) -> None:
             if one is not None:
                 gains(one)
                 break
-
-
-def _keeping(plan: Plan, count: int) -> Plan:
-    """A plan in which the last `count` packs keep their stashes."""
-    first = len(plan.stages) - count
-    return replace(plan, stages=tuple(replace(stage, recompute=s < first) for s, stage in enumerate(plan.stages)))

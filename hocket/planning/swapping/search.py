@@ -13,10 +13,10 @@ from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
+from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.search.failures import failed
 from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NO_HOST, Evaluated, Refused
-from hocket.planning.swapping.budgets import completed
 from hocket.planning.swapping.candidates import Packs, room_of, tried
 from hocket.planning.swapping.placement import DeviceSet, places
 from hocket.planning.swapping.refine import FINE, POLICY, finalists_of, improve
@@ -236,7 +236,7 @@ def _finest_offers(space: SearchSpace, place: DeviceSet) -> Iterator[_Offer]:
             yield _Offer(place, one, next(place.turns(mode, len(one.backward.packs))))
 
 
-def smallest_packs(space: SearchSpace) -> Plan:
+def smallest_packs(space: SearchSpace) -> PlannedRun:
     """Plan that swaps, with the smallest packs, on all devices of the cluster.
 
     Pipeline mode is preferred, because hosts then have one copy of the model.
@@ -248,14 +248,15 @@ def smallest_packs(space: SearchSpace) -> Plan:
     refused = _nothing(space, place)
     for offer in _finest_offers(space, place):
         plain = _plan(space, offer, "")
-        swap = Swapping(POLICY, room_of(plain, space.cluster))
-        plan = completed(replace(plain, swap=swap), space.profile)
+        swap = Swapping(POLICY, room_of(plain.stages, space.cluster))
+        run = PlannedRun.of(replace(plain, swap=swap), space.profile)
+        _ = run.sized_swap  # a plan that cannot swap at all is an error
         try:
-            plan.compile(space.profile)
+            _ = run.program
         except RefusedError as error:
             refused = error.found
             continue
-        return plan
+        return run
     raise RefusedError("swap", refused)
 
 

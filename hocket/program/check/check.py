@@ -77,9 +77,17 @@ def prove(
     Raises:
         ProgramError: the message lists the first problems, with a diagram that marks the first one that has a place.
     """
-    found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes)
-    if found:
-        raise ProgramError(f"program {program.name}", report(program, found), "a legal program")
+    refuse(program, check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes))
+
+
+def refuse(program: Program, problems: tuple[Problem, ...]) -> None:
+    """Raise an error if problems of a program were found.
+
+    Raises:
+        ProgramError: the message lists the first problems, with a diagram that marks the first one that has a place.
+    """
+    if problems:
+        raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
 
 
 def report(program: Program, problems: tuple[Problem, ...]) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.program.check.structure import unlike
 from hocket.program.microbatches import Microbatches
+from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.operations import Habits
+from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.util import registry
@@ -130,7 +132,9 @@ def _whole_numbers(key: str, value: Any) -> None:
         raise InputError(f"options.{key}", repr(value), "a list of whole numbers >= 1, such as [3, 2, 1]")
 
 
-def compile_strategy(name: str, stages: Stages, microbatches: int, options: Options | None = None) -> Program:
+def compile_strategy(
+    name: str, stages: Stages, microbatches: int, options: Options | None = None, swap: Swapping | None = None
+) -> Program:
     """Compile one strategy to a Program.
 
     Arguments:
@@ -138,17 +142,20 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
         microbatches: number of microbatches in a batch. Strategies without a batch (PipeDream) accept any number >= 1
             and ignore it.
         options: values of some options; the others have their defaults.
+        swap: settings of swapping; None if all values stay on their devices.
 
     Raises:
         InputError: an unknown strategy or option, or a value that the option does not allow.
-        RefusedError: the strategy does not support these stages, microbatches or options; with the reason.
+        RefusedError: the strategy does not support these stages, microbatches or options, or its program cannot swap
+            within the limits; with the reason.
     """
     member = strategy(name)
     full = complete(name, options or {})
     reason = refusal(name, stages, microbatches, full) or _too_long(stages, member.rule(stages, microbatches, full))
     if reason:
         raise RefusedError(f"strategy {name}", reason)
-    return member.compile(stages, microbatches, full)
+    program = member.compile(stages, microbatches, full)
+    return program if swap is None else with_swaps(program, swap, habits(name, full))
 
 
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:

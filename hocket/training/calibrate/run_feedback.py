@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import isclose
 
 from hocket.errors import HocketError, InputError, RefusedError
+from hocket.hardware.cluster import Cluster
 from hocket.hardware.link_sums import LinkSums
-from hocket.planning.plan import Plan, Predicted
+from hocket.planning.plan import Predicted
 from hocket.profiling.profile import CPU
 from hocket.program.trace.chrome import read_trace
 from hocket.training.run_plan import RunPlan
@@ -69,8 +70,8 @@ def keep_feedback(run_plan: RunPlan, options: Options, summary: RunSummary, list
     peaks = {device: float(size) for device, size in summary.peak_memory_bytes.items()}
     try:
         profile = run_plan.loaded.profile
-        check_usual(plan, options, summary.device_types)
-        check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
+        check_usual(options, summary.device_types, plan.cluster, plan.swap is not None)
+        check_like(plan.cluster, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
         found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swaps)
         found.save(beside(path))
     except InputError as error:  # must not make a finished training fail
@@ -79,11 +80,13 @@ def keep_feedback(run_plan: RunPlan, options: Options, summary: RunSummary, list
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
 
 
-def check_usual(plan: Plan, options: Options, device_types: Sequence[str]) -> None:
+def check_usual(options: Options, device_types: Sequence[str], cluster: Cluster, swaps: bool) -> None:
     """Refuse a run with options under which it does not represent other runs of its plan.
 
     Arguments:
         device_types: device types of the workers.
+        cluster: the plan's cluster.
+        swaps: True for a plan that swaps.
 
     Raises:
         RefusedError: workers on CPUs had several threads, or a host link was simulated that is not the cluster's.
@@ -91,10 +94,10 @@ def check_usual(plan: Plan, options: Options, device_types: Sequence[str]) -> No
     if options.threads != 1 and CPU in device_types:
         raise RefusedError("run", f"trained with {options.threads} threads a worker", "1, as for a profile")
     link = options.host_link_bytes_per_s
-    if link is None or plan.swap is None:
+    if link is None or not swaps:
         return
-    for device in range(plan.cluster.devices):
-        own = plan.cluster.host_link_of(device)[0].bandwidth_bytes_per_s
+    for device in range(cluster.devices):
+        own = cluster.host_link_of(device)[0].bandwidth_bytes_per_s
         if not 1 / _QUICKER < link / own < _QUICKER:
             found = f"a simulated host link of {given_rate(link)}"
             raise RefusedError("run", found, f"{given_rate(own)}, as in the plan's cluster")
@@ -119,15 +122,16 @@ def note_amplification(run_plan: RunPlan, options: Options, listener: Listener) 
         listener.note(f"amplification: not known; {error}")
 
 
-def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
+def unlike_host_link(cluster: Cluster, swaps: Mapping[int, LinkSums]) -> str:
     """Return a note if swaps were faster than the cluster's host link allows.
 
     The note names the option that simulates the link. Otherwise the text is empty.
 
     Arguments:
+        cluster: the plan's cluster.
         swaps: bytes and seconds of swaps, by device of the plan.
     """
-    link, took = plan.cluster.host_link, sum(swaps.values(), LinkSums())
+    link, took = cluster.host_link, sum(swaps.values(), LinkSums())
     if link is None or took.seconds * _QUICKER >= took.size_bytes / link.bandwidth_bytes_per_s:
         return ""
     expected = given_rate(link.bandwidth_bytes_per_s)

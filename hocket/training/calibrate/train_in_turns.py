@@ -25,7 +25,6 @@ from hocket.training.launch.worker_spec import TurnsSpec
 from hocket.training.worker.monitor.collector import Collector, Event
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.training.worker.options import Options
-from hocket.training.worker.ranks import devices_of
 
 STEPS = 10
 """Steps of a turn; several, because the first period of a turn is not measured."""
@@ -135,7 +134,7 @@ def train_in_turns(
         Watch(workers, collectors, given, shown) as watch,
     ):
         watch.run()
-    return tuple(_turned(one, devices_of(plan)) for one, plan in zip(collectors.of, plans, strict=True))
+    return tuple(_turned(one, plan.worker_devices) for one, plan in zip(collectors.of, plans, strict=True))
 
 
 def kernel_s(profile: ModelProfile, size: int) -> float:

@@ -37,7 +37,7 @@ from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import Options
-from hocket.training.worker.ranks import devices_of, worker_name
+from hocket.training.worker.ranks import worker_names
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count
 
@@ -64,7 +64,7 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
         collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
         with Watch(workers, collector, options, listener) as watch:
             watch.run()
-        summary = collector.summary(devices_of(plan))
+        summary = collector.summary(plan.worker_devices)
         if summary.stopped:
             listener.note(summary.stop)
         listener.finished(summary)
@@ -87,7 +87,7 @@ def local_workers(
         InputError: too many workers for one machine, plans with different numbers of workers, or a job that another
             process cannot create.
     """
-    wanted, counts = JobSpec.of(job), {len(devices_of(plan)) for plan in plans}
+    wanted, counts = JobSpec.of(job), {len(plan.worker_devices) for plan in plans}
     if len(counts) != 1:
         raise InputError(
             "plans",
@@ -113,10 +113,10 @@ def local_workers(
             plan.save(folder / plan_file(number))
         workers: list[LocalWorker] = []
         try:
-            for rank in range(count):
+            for rank, called in enumerate(worker_names(plans[0].worker_devices, plans[0].tensor)):
                 cores = places[rank] if places else ()
                 orders = WorkerSpec(wanted, str(folder), rank, count, options, cores, turns)
-                workers.append(_start(orders, worker_name(plans[0], rank)))
+                workers.append(_start(orders, called))
             yield workers
         finally:
             _end(workers)

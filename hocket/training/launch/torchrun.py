@@ -46,7 +46,7 @@ from hocket.training.worker.monitor.collector import Collector, plain
 from hocket.training.worker.monitor.listener import Listener, RunSummary
 from hocket.training.worker.options import INTERRUPTED, Options
 from hocket.training.worker.prepared import RankInfo
-from hocket.training.worker.ranks import devices_of, worker_name
+from hocket.training.worker.ranks import worker_names
 from hocket.training.worker.telemetry import Telemetry
 from hocket.training.worker.worker import work
 from hocket.util.documents import parse_json
@@ -73,7 +73,6 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
     rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     plan = run_plan.checked
-    devices = devices_of(plan)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     store = meet(rank, workers, listener.note)
@@ -81,7 +80,7 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
     collector = None
     if rank == 0:
         collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
-    names = [worker_name(plan, each) for each in range(workers)]
+    names = worker_names(plan.worker_devices, plan.tensor)
     together = _Together(PrefixStore("watch", store.clone()), rank, names, progress, options, collector)  # type: ignore[attr-defined]
     with together.watching():
         try:
@@ -97,8 +96,8 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
     if collector is None:
         own = Collector(plan, listener)
         own.take(rank, together.done)
-        return own.summary(devices)
-    summary = collector.summary(devices)
+        return own.summary(plan.worker_devices)
+    summary = collector.summary(plan.worker_devices)
     if summary.stopped:
         listener.note(summary.stop)
     listener.finished(summary)

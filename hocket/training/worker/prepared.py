@@ -15,14 +15,15 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
-from hocket.planning.swapping.budgets import prove_limits
+from hocket.planning.swapping.budgets import limit_problems
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
-from hocket.program.check.check import prove
+from hocket.program.check.check import check, refuse
+from hocket.program.passes.borders import StageCut
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
 from hocket.runtime.kv_exchange import KVExchange
@@ -31,7 +32,7 @@ from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.worker.options import Options
-from hocket.training.worker.ranks import check_workers, devices_of
+from hocket.training.worker.ranks import check_workers
 from hocket.training.worker.same_job import check_same_job
 from hocket.util.compatibility import Feature, check_together
 
@@ -89,8 +90,13 @@ def fitting(job: Job, plan: Plan, options: Options, workers: int) -> Job:
     Raises:
         InputError: plan, job and number of workers do not fit.
     """
-    check_workers(devices_of(plan), workers)
-    _check_model(job, plan)
+    check_workers(plan.worker_devices, workers)
+    # Plans that were written by hand or made from imported profiles have no digest.
+    if plan.model_digest and plan.model_digest != job.model_digest:
+        found = f"parameters ({job.model_digest[:12]}...) that differ in name, shape or type from the plan's model"
+        expected = f"the model that was profiled ({plan.model_digest[:12]}...)"
+        hint = "Profile the job and plan again, or change the model back."
+        raise InputError("model", f"{found} {plan.model!r}", expected, hint)
     if options.batch_size is not None:
         job = replace(job, batch_size=options.batch_size)
     if plan.batch_size != job.batch_size:
@@ -117,43 +123,44 @@ def prepare(
     """
     check_same_job(job, board)
     # The ranks of a tensor-parallel group run the instructions of their group, each on its own device.
-    number = devices_of(plan)[rank_info.rank]
+    number = plan.worker_devices[rank_info.rank]
     group, member = divmod(number, plan.tensor)
-    device = device_of(plan, number, options.device, rank_info.local_rank)
+    device = device_of(plan.cluster.type_of(number).name, number, options.device, rank_info.local_rank)
     captured, division = captured or capture(job, plan.microbatch_size), None
     if captured.parts:
-        check_subtasks(job, plan)
+        check_subtasks(job, plan.tensor)
     if len(plan.stages) > 1:
         check_stages(job)
     if plan.tensor > 1:
-        division = Division(job, _agreed_split(job, plan, board), member)
+        division = Division(job, _agreed_split(job, plan.tensor, plan.sequence_parallel, board), member)
         captured = capture(division.job, plan.microbatch_size, like=captured)
-    program = plan.compile(captured)
-    check_sparse_gradients(job, "the plan sums them over replicas or stages", _summed(plan, captured))
+    program, layout = plan.compile(captured), plan.layout(captured)
+    check_sparse_gradients(job, "the plan sums them over replicas or stages", _summed(layout.cuts, captured))
     if options.on_nan == "skip":
         check_sparse_gradients(job, "on_nan skip needs their norm")
         captured = judged_together(captured, program.rule)
-        program = plan.compile(captured)
-    prove(program)
-    prove_limits(plan, program)
-    pace = SegmentCounts(program.admitted, program.stride, plan.microbatches)
-    layout = plan.layout(captured)
+        program, layout = plan.compile(captured), plan.layout(captured)
+    refuse(program, check(program) or limit_problems(plan, program))
+    pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
     return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
 
 
-def _summed(plan: Plan, captured: Captured) -> set[str]:
+def _summed(cuts: tuple[StageCut, ...], captured: Captured) -> set[str]:
     """Names of the parameters with gradients that are summed over replicas or stages."""
-    stage_of = {name: k for k, stage in enumerate(plan.stages) for name in stage.layers}
-    replicated = {name for stage in plan.stages if len(stage.devices) > 1 for name in stage.layers}
+    stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
+    summed = {layer for cut in cuts if cut.replicated for layer in cut.layers}
     for tie in captured.ties:
-        sharing = {captured.layers[k].name for k in tie}
-        if len({stage_of.get(name) for name in sharing}) > 1:
-            replicated |= sharing
-    return {p for layer in captured.layers if layer.name in replicated for p in layer.parameters}
+        if len({stage_of[layer] for layer in tie}) > 1:
+            summed |= set(tie)
+    return {parameter for layer in summed for parameter in captured.layers[layer].parameters}
 
 
-def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
+def _agreed_split(job: Job, tensor: int, sequence_parallel: bool, board: KVExchange) -> TensorSplit:
     """Find the tensor-parallel split on the first worker, and share it.
+
+    Arguments:
+        tensor: tensor-parallel size.
+        sequence_parallel: True to divide the sequence in layers that are not split.
 
     Raises:
         RefusedError: the model cannot be divided. Every worker raises the same error.
@@ -161,7 +168,7 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
     fact: dict[str, Any] = {}
     if board.rank == 0:
         try:
-            fact["split"] = split_of(job, plan.tensor, plan.sequence_parallel).as_data()
+            fact["split"] = split_of(job, tensor, sequence_parallel).as_data()
         except RefusedError as error:
             fact["refused"] = [error.place, error.found, error.expected, error.next_step]
     found = board.share(fact)[0]
@@ -170,46 +177,32 @@ def _agreed_split(job: Job, plan: Plan, board: KVExchange) -> TensorSplit:
     return TensorSplit.read(found["split"])
 
 
-def _check_model(job: Job, plan: Plan) -> None:
-    """Refuse a model that differs from the plan's model.
-
-    Plans that were written by hand or made from imported profiles have no digest, and are not checked.
-    """
-    if plan.model_digest and plan.model_digest != job.model_digest:
-        raise InputError(
-            "model",
-            (
-                f"parameters ({job.model_digest[:12]}...) that differ in name, shape or type from the plan's model "
-                f"{plan.model!r}"
-            ),
-            f"the model that was profiled ({plan.model_digest[:12]}...)",
-            "Profile the job and plan again, or change the model back.",
-        )
-
-
-def check_subtasks(job: Job, plan: Plan) -> None:
+def check_subtasks(job: Job, tensor: int) -> None:
     """Refuse subtasks (`Job.subtask_bytes`) that the plan or the optimizer rules out.
+
+    Arguments:
+        tensor: tensor-parallel size of the plan.
 
     Raises:
         RefusedError: the plan uses tensor parallelism, or the optimizer's step of some rows of a weight differs from
             that of the whole weight.
     """
-    if plan.tensor > 1:
+    if tensor > 1:
         check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
     check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
 
 
-def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
+def device_of(kind: str, number: int, wanted: str, local_rank: int) -> torch.device:
     """Choose the torch device of one worker.
 
     Arguments:
+        kind: device type of the worker's device in the cluster.
         number: the worker's device in the cluster.
         wanted: one of the devices of `Options.device`: auto, cpu or cuda.
 
     Raises:
         InputError: a GPU is required and missing.
     """
-    kind = plan.cluster.type_of(number).name
     if wanted == "cpu" or (wanted == "auto" and kind == CPU):
         return torch.device("cpu")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,9 +1,8 @@
-"""Ranks of a plan: each worker's device and its name in messages; no torch."""
+"""Workers of a plan: their number and their names in messages; no torch."""
 
 import os
 
 from hocket.errors import InputError
-from hocket.planning.plan import Plan
 
 
 def check_workers(devices: tuple[int, ...], workers: int) -> None:
@@ -18,19 +17,14 @@ def shows_the_run() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def devices_of(plan: Plan) -> tuple[int, ...]:
-    """Return the plan's devices in the cluster, ascending; worker i runs the i-th.
+def worker_names(devices: tuple[int, ...], tensor: int) -> list[str]:
+    """Names of all workers in messages: rank, and place in a tensor-parallel group.
 
-    With tensor-parallel size t, device d has the tensor-parallel rank d % t in group d // t. Worker i has the
-    tensor-parallel rank i % t.
+    Arguments:
+        devices: the plan's `worker_devices`.
+        tensor: tensor-parallel size.
     """
-    named = sorted({device for stage in plan.stages for device in stage.devices})
-    return tuple(group * plan.tensor + member for group in named for member in range(plan.tensor))
-
-
-def worker_name(plan: Plan, rank: int) -> str:
-    """Name a worker in messages: its rank, and its place in a tensor-parallel group."""
-    if plan.tensor == 1:
-        return f"worker {rank}"
-    group, member = divmod(devices_of(plan)[rank], plan.tensor)
-    return f"worker {rank}, member {member} of group {group}"
+    if tensor == 1:
+        return [f"worker {rank}" for rank in range(len(devices))]
+    places = (divmod(device, tensor) for device in devices)
+    return [f"worker {rank}, member {member} of group {group}" for rank, (group, member) in enumerate(places)]

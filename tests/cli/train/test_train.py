@@ -14,9 +14,9 @@ import pytest
 
 from hocket.cli.train.resume_option import spelled_out
 from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.feedback import RunFeedback
-from hocket.planning.swapping.budgets import completed
 from hocket.profiling.job.job import load_job
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
@@ -150,7 +150,7 @@ def test_swaps_above_what_there_is_are_refused(run: Run, profiled: Path) -> None
     plan = Plan.read("tiny.yaml")
     small = replace(plan, predicted=None, cluster=replace(plan.cluster, memory_bytes=700.0))
     swap = Swapping("next_use", device_bytes=10e6)
-    completed(replace(small, swap=swap), ModelProfile.read("tiny.json")).save("above.yaml")
+    LoadedPlan(replace(small, swap=swap), ModelProfile.read("tiny.json")).completed.save("above.yaml")
     proof = run("check", "above.yaml")
     assert proof.code == 1
     problem = proof.out.splitlines()[0]

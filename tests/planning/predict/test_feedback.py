@@ -146,10 +146,10 @@ def test_what_a_run_of_another_kind_took_is_not_learned(other: dict[str, Any], f
     plan = plan_of("flush")
     same = {"warm_steps": 20, "optimizer": "SGD", "dtype": "float32", "device_types": ("cpu-core",)}
     if not found:
-        check_like(plan, PROFILE, **same)
+        check_like(plan.cluster, PROFILE, **same)
         return
     with pytest.raises(RefusedError) as refused:
-        check_like(plan, PROFILE, **same | other)
+        check_like(plan.cluster, PROFILE, **same | other)
     assert refused.value.found == found
 
 
@@ -170,10 +170,10 @@ def test_a_type_of_the_catalogue_is_known_by_the_name_that_torch_has_for_it(kind
     """
     plan = replace(plan_of("flush"), cluster=replace(CLUSTER, device_type=kind))
     if same:
-        check_like(plan, PROFILE, 20, "SGD", "float32", (name,))
+        check_like(plan.cluster, PROFILE, 20, "SGD", "float32", (name,))
         return
     with pytest.raises(RefusedError, match=re.escape(f"on {name}")):
-        check_like(plan, PROFILE, 20, "SGD", "float32", (name,))
+        check_like(plan.cluster, PROFILE, 20, "SGD", "float32", (name,))
 
 
 def test_what_no_factor_explains_is_not_learned() -> None:

@@ -80,8 +80,8 @@ def test_memory_of_this_machine_is_no_matter_of_one_candidate(monkeypatch: pytes
 
 def test_plans_that_swap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some plans that swap may fail, also the prefetching variants of the best."""
-    fails = failing(KeyError("x"), lambda plan, _: plan.swap.prefetch > 0, candidates.predict_iteration)
-    monkeypatch.setattr(candidates, "predict_iteration", fails)
+    fails = failing(KeyError("x"), lambda run: run.swap.prefetch > 0, candidates.predict_run)
+    monkeypatch.setattr(candidates, "predict_run", fails)
     found = search(MODEL, cluster(700e6), PlanRequest(4, strategies=("harmony",)))
     assert found.best.plan.swap is not None
     assert len(found.bugs) == 1

@@ -43,7 +43,7 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
         )
     for more in (0, 1):
         deeper = lengthened(MODEL, block, found["harmony"].blocks + more)
-        needs = by_server(on_hosts(smallest_packs(SearchSpace(deeper, ROOM, 4)), deeper), ROOM)
+        needs = by_server(on_hosts(smallest_packs(SearchSpace(deeper, ROOM, 4))), ROOM)
         assert (needs[0] <= 2.5e9) == (more == 0)
     lacks = f"the host of server 0 needs {show_bytes(needs[0])} and has 2.33 GiB"
     assert found["harmony"].limit == f"{found['harmony'].blocks + 1} blocks: {lacks}"

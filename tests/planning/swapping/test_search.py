@@ -16,6 +16,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
 from hocket.planning.plan import Plan
+from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
@@ -167,7 +168,7 @@ def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
     assert any(len(stage.layers) > 1 for plan in found for stage in plan.stages)
     for plan in found:
         assert plan.swap is not None
-        most = max(on_hosts(plan, profile).values())
+        most = max(on_hosts(PlannedRun.of(plan, profile)).values())
         replace(plan, swap=replace(plan.swap, host_bytes=most)).compile(profile)
 
 

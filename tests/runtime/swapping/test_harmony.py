@@ -18,8 +18,9 @@ import torch.distributed as dist
 from hocket import models
 from hocket.cost.model import CostModel
 from hocket.errors import MemoryExceeded
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
-from hocket.planning.swapping.budgets import completed
+from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.swapping.candidates import on_hosts
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.job.job import Job
@@ -98,7 +99,7 @@ class Setting:
         stages = tuple(PlanStage(tuple(own), where, recompute) for own, where in zip(packs, devices, strict=True))
         forward = {"forward": [2] * (len(packs) // 2) + [1] * (len(packs) % 2)} if pairs else {}
         plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options, **forward}, swap=swap)
-        return completed(plan, self.profile)
+        return LoadedPlan(plan, self.profile).completed
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,7 @@ def trains_as_if_it_fitted(
     budgets, budget = each[:WORKERS], each[0] if peer else each
     swap = Swapping(policy, device_bytes=budget, prefetch=prefetch)
     plan = setting.plan(mode, swap, recompute=recompute, peer=peer)
-    proven = max(on_hosts(plan, setting.profile).values())
+    proven = max(on_hosts(PlannedRun.of(plan, setting.profile)).values())
     assert plan.swap is not None
     plan = replace(plan, swap=replace(plan.swap, host_bytes=proven))
     program = plan.compile(setting.graph)

@@ -249,7 +249,7 @@ def test_precision_and_subtasks_keep_the_groups() -> None:
         plan = Case("flush", (1, 1)).plan(graph)
         if graph.parts:
             assert len({part.name for part in graph.parts.values()}) >= 2
-            check_subtasks(wanted, plan)
+            check_subtasks(wanted, plan.tensor)
         found = run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 6)
         weights = {name: tensor for own in found.weights.values() for name, tensor in own.items()}
         expected = by_torch(6, False)[1]
