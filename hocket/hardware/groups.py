@@ -29,7 +29,12 @@ class GroupTraffic:
 
     @classmethod
     def of(cls, level: Level, width: int) -> "GroupTraffic":
-        """Cost of collectives in groups of `width` ranks with this outermost level."""
+        """Cost of collectives, in seconds, in tensor-parallel groups of `width` ranks.
+
+        Arguments:
+            level: the outermost level of the cluster that a group spans. Its links are the slowest ones of the group.
+            width: ranks of a group.
+        """
         return cls(level.members or level.all_reduce or level.link, width, level.members is not None)
 
     @property

@@ -81,8 +81,8 @@ class OverlapModel:
         beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
         latency_s: latency of one hop of the ring (alpha of equation 4).
         workers: number of workers in the ring.
-        threads: numbers of threads for which the model was fitted, ascending; () if not known.
-        own_threads: the library's default number of threads.
+        threads: thread counts for which the model was fitted, ascending; () if not known.
+        own_threads: default thread count of the communication library.
         beside_latency_s: latency of one hop beside computation, where cores are busy and threads that wait for a
             message wake up later. None: as alone, as in the paper.
         error: mean relative error of predicted backwards; 0 if not known.
@@ -133,7 +133,7 @@ class OverlapModel:
 
     @property
     def usable(self) -> tuple[int, ...]:
-        """Fitted numbers of threads with which computation and communication progress."""
+        """Thread counts of `threads` with which both computation and all-reduces have a speed above 0."""
         return tuple(threads for threads in self.threads if self._moves(threads))
 
     def _moves(self, threads: int) -> bool:

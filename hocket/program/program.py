@@ -152,7 +152,7 @@ class Program:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """Numbers of all devices of the program, ascending."""
+        """Indices of all devices of the program, ascending."""
         return tuple(sorted({d for stage in self.stages for d in stage.devices}))
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Choose between the library's number of communication threads and others.
+"""Choose between the communication library's default thread count and other counts.
 
-Rules of this file: planner and benchmarks use the same rule. Other numbers are chosen only if the time that they save
+Rules of this file: planner and benchmarks use the same rule. Another count is chosen only if the time that it saves
 exceeds both the error of the fitted model and WORTH; smaller differences are chance.
 """
 
@@ -14,10 +14,10 @@ WORTH = 0.002  # least share of time that other buckets, or other threads, have 
 
 
 def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Sequence[int] = ()) -> Fusion:
-    """Choose buckets and threads together (`joint`).
+    """Choose gradient buckets together with the thread count of each bucket's all-reduce.
 
     Arguments:
-        threads: numbers to choose from; () for the library's number alone.
+        threads: thread counts to choose from; () for the library's default alone.
     """
     return _taken(gradients, model, tuple(threads), None)
 
@@ -25,11 +25,11 @@ def taken_buckets(gradients: ReadyGradients, model: OverlapModel, threads: Seque
 def taken_threads(
     gradients: ReadyGradients, model: OverlapModel, ends: Sequence[int], threads: Sequence[int]
 ) -> Fusion:
-    """Choose threads for given buckets (`allocate`).
+    """Choose the thread count of the all-reduce of each given gradient bucket.
 
     Arguments:
-        ends: the buckets, as in `Fusion`.
-        threads: numbers to choose from; () for the library's number alone.
+        ends: for each bucket, the number of layers up to its end, counted in the order of the backward; ascending.
+        threads: thread counts to choose from; () for the library's default alone.
     """
     return _taken(gradients, model, tuple(threads), tuple(ends))
 

@@ -35,10 +35,12 @@ from hocket.util.units import show_shortage
 
 
 class SizedSearch(SizedSpace):
-    """Result of a search for an analytic model.
+    """Search over the parallel layouts of a model that is known by its sizes only (an analytic model).
+
+    The object holds the result of the search.
 
     Attributes:
-        meshes: result of the search over layouts.
+        meshes: layouts that were simulated, and counts of those that were refused.
         search_s: seconds that the search took.
     """
 

@@ -21,13 +21,16 @@ DEVICE_TYPE = "synthetic"
 
 @dataclass(frozen=True)
 class SampleFigures:
-    """Seconds and bytes of layers for a microbatch of one sample; each of shape (layers,).
+    """Seconds and bytes of each layer for a microbatch of one sample.
+
+    Every array has the shape (layers,).
 
     Attributes:
-        out_bytes: bytes of a layer's output; the first is also the size of the batch's input tensor.
-        weights_bytes: bytes of weights, and of their gradients.
-        stash_bytes: bytes that the backward needs.
-        optimizer_bytes: bytes of optimizer state; None for one copy of the weights (momentum).
+        forward_s, backward_s: seconds of a layer's forward and backward.
+        out_bytes: bytes of a layer's output. The batch's input tensor has as many bytes as the output of layer 0.
+        weights_bytes: bytes of a layer's weights. The gradients of the weights have the same size.
+        stash_bytes: bytes of activations that a layer keeps from its forward to its backward.
+        optimizer_bytes: bytes of a layer's optimizer state. None means as many bytes as the weights, as with momentum.
     """
 
     forward_s: np.ndarray
@@ -59,10 +62,11 @@ def chain(
 
     Arguments:
         forward_s, backward_s: seconds.
-        activation_bytes: bytes of each layer's output; the first entry is also the size of the batch's input tensor.
+        activation_bytes: bytes of each layer's output. The batch's input tensor has as many bytes as the output of
+            layer 0.
         weights_bytes: bytes of each layer's weights; its gradients have the same size.
-        stash_bytes: bytes that the backward needs; by default the bytes of the output.
-        optimizer_bytes: bytes of optimizer state; by default one copy of the weights (momentum).
+        stash_bytes: bytes of activations that a layer keeps for its backward; by default the bytes of its output.
+        optimizer_bytes: bytes of optimizer state; by default as many as the weights, as with momentum.
         skips: pairs (source, target) of layers: the source's output is also read by the target.
     """
     out = _each(activation_bytes, n, "activation_bytes")

@@ -34,16 +34,16 @@ _COMPUTED = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Ki
 
 @dataclass(frozen=True)
 class Parts:
-    """Error of one predicted iteration (or update) in seconds, in parts.
+    """Error of the predicted seconds of one iteration (or update), divided into three parts.
 
-    The error is positive if the run was slower.
+    The error is measured minus predicted seconds. It is positive if the run was slower than predicted.
 
     Attributes:
-        pace: p.
-        pace_from: how p was measured: by a small benchmark beside the run, by the run's own instructions, or not at all
-            (then p is 1).
-        predicted_s, measured_s: P and M.
-        unqueued_s: U.
+        pace: the machine's pace: how many times as long as profiled the same work takes during the run.
+        pace_from: how the pace was measured. KERNEL: by a small benchmark beside the run. INSTRUCTIONS: by the run's
+            own instructions. NOTHING: not measured; then `pace` is 1.
+        predicted_s, measured_s: predicted and measured seconds of the iteration.
+        unqueued_s: seconds that the iteration would have taken if no worker had waited for a CPU core.
     """
 
     pace: float

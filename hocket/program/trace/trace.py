@@ -153,7 +153,7 @@ class Trace:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """All devices, ascending."""
+        """Indices of all devices of the trace, ascending."""
         return tuple(sorted({device for device, _ in self.lanes} | set(self.memory_device.tolist())))
 
     @cached_property

@@ -60,7 +60,11 @@ def bands(items: Sequence[Band], edges_s: np.ndarray, end_s: float, up: Axis, ti
 
 
 def _stretches(there: np.ndarray) -> list[tuple[int, int]]:
-    """Return the index ranges [first, last) in which a mask is true."""
+    """Return the index ranges [first, last) in which a mask is true.
+
+    Arguments:
+        there: the mask: True for each time bin in which the area has a height above 0; shape (bins,).
+    """
     edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(int), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 

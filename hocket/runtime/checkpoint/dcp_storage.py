@@ -227,7 +227,7 @@ class TensorReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """True for a path."""
+        """Return True if DCP can use this id: here it must be a path, a string or os.PathLike."""
         return isinstance(checkpoint_id, str | os.PathLike)
 
 

@@ -72,7 +72,14 @@ class Exchange:
         return bool(self._answers[lane].get())
 
     def fail(self, error: BaseException) -> None:
-        """Record a lane's failure and wake up all waiting lanes."""
+        """Record a lane's exception, if it is the first one, and wake up all waiting lanes.
+
+        A lane that waits in `take` for a missing value raises the first exception. For a lane that waits in `goes_on`,
+        the answer is False, so it runs no further period.
+
+        Arguments:
+            error: the exception.
+        """
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()

@@ -79,10 +79,15 @@ class RunSegment:
 
 
 def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
-    """Yield segments that train from step `start` to step `end`, or to a later step.
+    """Yield consecutive segments that train from step `start` to step `end`.
+
+    A segment is one run of the program: prologue, periods, epilogue. It ends with a whole step. The last segment may
+    end after step `end`: prologue, epilogue and whole periods together may train more steps than are left.
 
     Arguments:
-        every: least number of steps of each segment but the last; None for one segment.
+        start: number of steps that are already trained.
+        end: number of steps to train in total.
+        every: least number of steps of each segment except the last one; None for one segment.
     """
     step, period = start, 0
     while step < end:

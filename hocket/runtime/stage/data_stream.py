@@ -18,12 +18,14 @@ from hocket.program.microbatches import Microbatches
 
 @dataclass(frozen=True)
 class Stream:
-    """Data of one segment of a run; the segment's microbatches are numbered from 0.
+    """Samples and random seeds of the microbatches of one segment of a run.
+
+    A segment is one run of the program: prologue, periods, epilogue. Its microbatches are numbered from 0.
 
     Attributes:
         job: the job with its data.
         batches: division of each batch into microbatches.
-        start: position of the segment's first sample: number of samples trained on before the segment.
+        start: number of samples that were trained on before the segment, since the start of training.
     """
 
     job: Job

@@ -28,9 +28,12 @@ class StagePart:
         parameters: global names, in the model's order.
         buckets: gradient buckets of the trainable parameters.
         batch: (tensor name, key in the batch) of the tensors that the stage reads from the batch.
-        arriving, leaving: names of the boundary tensors, by source or target stage.
-        arriving_gradients, leaving_gradients: names of those boundary tensors that have a gradient, by source or
-            target stage.
+        arriving: names of the tensors that the stage receives in a forward, by the stage that computes them.
+        leaving: names of the tensors that the stage sends in a forward, by the stage that reads them.
+        arriving_gradients: names of the arriving tensors that need a gradient, by the stage that computes them. The
+            stage sends these gradients back to that stage.
+        leaving_gradients: names of the leaving tensors that need a gradient, by the stage that reads them. The stage
+            receives these gradients from that stage.
         loss: name of the loss tensor if the stage computes it; else empty.
     """
 

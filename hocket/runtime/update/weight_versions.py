@@ -102,7 +102,10 @@ class StageWeights:
 
     @property
     def flats(self) -> tuple[Tensor, ...]:
-        """Flat tensors of this device's shard, as lanes hand them over."""
+        """Flat tensors with this device's shard of the newest version; empty if no weights are sharded.
+
+        A lane that hands the weights to another CUDA stream records these tensors there (engine/stream_handover.py).
+        """
         return self._current.parts
 
     def gathered(self, value: Value) -> WeightSlot:

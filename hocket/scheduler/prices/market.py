@@ -117,13 +117,19 @@ class Market:
 
     @property
     def first_s(self) -> float:
-        """Time of the first spot price; without spot offers, of the first price."""
+        """Time of the earliest spot price, in seconds.
+
+        If no offer has spot prices, it is the time of the earliest on-demand price.
+        """
         spot = [offer.spot.times_s[0] for offer in self.offers if offer.spot]
         return min(spot or [o.on_demand.times_s[0] for o in self.offers if o.on_demand])
 
     @property
     def last_s(self) -> float:
-        """Time of the last spot price change; without spot offers, of any price change."""
+        """Time of the latest change of a spot price, in seconds.
+
+        If no offer has spot prices, it is the time of the latest change of an on-demand price.
+        """
         spot = [offer.spot.times_s[-1] for offer in self.offers if offer.spot]
         return max(spot or [o.on_demand.times_s[-1] for o in self.offers if o.on_demand])
 

@@ -20,10 +20,14 @@ _STEPS = 64.0  # entries of a table for each standard deviation (cost/stragglers
 
 
 def looked_up(table: Floats, z: float) -> float:
-    """Interpolate a table of cost/stragglers.py at z >= 0; 0 beyond its end.
+    """Interpolate a table of cost/stragglers.py between its entries.
 
     Arguments:
-        table: values at z = 0, 1/64, 2/64, ... standard deviations.
+        table: values at 0, 1/64, 2/64, ... standard deviations; shape (entries,).
+        z: distance between the means of two arrival times, in standard deviations of the difference, >= 0.
+
+    Returns:
+        The value at z; 0 beyond the end of the table.
     """
     at = z * _STEPS
     k = int(at)
@@ -42,7 +46,8 @@ def later(
     Arguments:
         first_s, second_s: means, in seconds.
         first_var, second_var: variances, in square seconds.
-        late, tail: tables of cost/stragglers.py.
+        late, tail: the two tables that `tails` of cost/stragglers.py returns: by how much the expected later time
+            exceeds the later mean, and the probability that the time with the earlier mean is the later one.
     """
     if second_s > first_s:
         first_s, first_var, second_s, second_var = second_s, second_var, first_s, first_var

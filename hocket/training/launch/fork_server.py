@@ -78,17 +78,19 @@ def start(
     handles: Sequence[int] = (),
     name: str = "hocket",
 ) -> "ForkedProcess | subprocess.Popen[bytes]":
-    """Start a process that calls a module's `main(arguments, handles, parent)`.
+    """Start a process that calls `main(arguments, handles, parent)` of a module.
 
-    The process has its own session, and exits when `main` returns. On Linux it is a fork of the fork server. On other
-    systems a process that has loaded torch cannot be forked safely, so it is a new process.
+    The process has its own session, and exits when `main` returns. On Linux the process is a fork of the fork server,
+    which has loaded torch. On other systems a process that has loaded torch cannot be forked safely. There a new Python
+    interpreter is started, which loads torch itself.
 
     Arguments:
-        module: name of the module. Its `main` gets the arguments, its own file descriptors, and the id of the parent
-            process, to end with the parent.
+        module: name of the module.
+        arguments: strings that `main` gets.
         environment: environment variables of the process.
         out: file descriptor for standard output and standard error.
-        handles: further file descriptors for the process.
+        handles: further file descriptors for the process. `main` gets their numbers in the process. Its last argument,
+            `parent`, is the process id of the parent, so that the process can end when the parent has ended.
         name: name of the process, for people.
     """
     if sys.platform == "linux":
@@ -125,7 +127,15 @@ class _Nursery:
     def start(
         self, module: str, arguments: Sequence[str], out: int, handles: Sequence[int], name: str
     ) -> ForkedProcess:
-        """Ask for a process; see `start`."""
+        """Ask the fork server to fork a process that calls `main` of a module.
+
+        Arguments:
+            module: name of the module.
+            arguments: strings that `main` gets.
+            out: file descriptor for standard output and standard error.
+            handles: further file descriptors for the process.
+            name: name of the process, for people.
+        """
         with self._lock:
             self._asked += 1
             wanted = {"number": self._asked, "module": module, "arguments": list(arguments), "name": name}

@@ -15,10 +15,20 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Figures of consecutive layers at one microbatch size.
+    """Seconds and bytes of consecutive layers of a model, on the profiled device type.
 
-    Seconds with `least_` are for the smallest microbatch of a batch, which may be ragged. Other seconds are for a
-    full-size microbatch.
+    All figures are for one microbatch of full size, except those that begin with `least_`. If the microbatch size does
+    not divide the batch size, the last microbatch of a batch has fewer samples.
+
+    Attributes:
+        forward_s, backward_s: seconds of a forward and of a backward.
+        least_forward_s, least_backward_s: seconds of a forward and of a backward of the last microbatch, if it has
+            fewer samples; else equal to `forward_s` and `backward_s`.
+        step_s: seconds of an optimizer step.
+        behind_s: seconds of the part of the backward after the last weight gradient is complete.
+        stash_bytes: bytes of activations that are kept from the forward to the backward.
+        held_bytes: bytes of weights, optimizer state and buffers.
+        gradients_bytes: bytes of the weight gradients of each layer; shape (layers,).
     """
 
     forward_s: float

@@ -98,10 +98,12 @@ def region_of(zone: str, cloud: str, place: str) -> str:
     Examples: us-east-1 for us-east-1b (AWS), us-west1 for us-west1-b (Google).
 
     Arguments:
+        zone: name of the zone.
         cloud: aws or gcp.
+        place: where the zone was read, for error messages, such as a file and a field.
 
     Raises:
-        InputError: not a zone of this cloud, or an unknown cloud.
+        InputError: `zone` is not a zone of this cloud, or the cloud is unknown.
     """
     form = {"aws": r"([a-z]{2}(?:-[a-z]+)+-\d+)[a-z]", "gcp": r"([a-z]+-[a-z]+\d+)-[a-z]"}.get(cloud)
     if form is None:

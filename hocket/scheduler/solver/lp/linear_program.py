@@ -278,7 +278,21 @@ def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _went_on(program: LinearProgram, place: str, ended: _Ended) -> Solution | None:
-    """Solve again with new row bounds; None if the solver was reused or failed."""
+    """Solve a program that differs from the last one only in its row bounds, from the last basis.
+
+    The dual simplex method continues from the basis that the HiGHS instance still holds.
+
+    Arguments:
+        place: name of the program in error messages.
+        ended: HiGHS instance that solved the last program, and the turn in which it did.
+
+    Returns:
+        None if this HiGHS instance has solved another program since, is in use, or finds no optimum. The caller then
+            solves the program from the start.
+
+    Raises:
+        Infeasible: the constraints are infeasible.
+    """
     engine = ended.engine
     if engine.turn != ended.turn or engine not in _idle:
         return None

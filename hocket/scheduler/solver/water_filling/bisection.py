@@ -84,7 +84,15 @@ class Leap:
         raise SolverTrouble(f"{served.place}: no solution after {_STEPS} steps")
 
     def _demand(self, path: Path, rise: float) -> np.ndarray:
-        """Demand of each job after a rise, in steps per second; 0 if it cannot run."""
+        """Demand of each job, in steps per second, at the level that its group has after a rise of the water.
+
+        Arguments:
+            path: level of each group as a function of the rise.
+            rise: increase of the water height, from the current levels.
+
+        Returns:
+            Demands of shape (jobs,); 0 for a job that cannot run.
+        """
         return np.append(path.at(rise) * self._due, 0.0)[self._lines.shares.group]
 
     def _by_prices(self, path: Path, now: float) -> float:

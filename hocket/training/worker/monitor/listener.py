@@ -98,8 +98,9 @@ class Listener(Protocol):
         """Report a step.
 
         Arguments:
-            line: {"step": steps trained, "loss": mean over its samples, "samples": total samples trained, "lr":
-                learning rates by parameter group}. There is no "lr" if the job sets learning rates itself.
+            line: {"step": number of steps trained, "loss": mean loss over the samples of this step, "samples": total
+                number of samples trained, "lr": learning rate of each parameter group}. The key "lr" is absent if the
+                job has its own learning-rate schedule.
         """
 
     def saved(self, step: int, path: str) -> None:
