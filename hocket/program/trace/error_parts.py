@@ -74,9 +74,9 @@ class Parts:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Pace, waits and model as shares of the measured time.
+        """Pace, waits and model as shares of the measured time, each with the opposite sign of its seconds.
 
-        They have the sign of the prediction error. Their sum is P / M - 1.
+        Their sum is predicted_s / measured_s - 1, so it is negative if the run was slower than predicted.
         """
         return (-self.pace_s / self.measured_s, -self.waits_s / self.measured_s, -self.model_s / self.measured_s)
 
@@ -115,15 +115,17 @@ def waits_share(measured: Trace) -> float:
 
 
 def pace_of(predicted: Trace, measured: Trace) -> tuple[float, str]:
-    """The machine's pace p, and how it was measured.
+    """The machine's pace during the run, and how it was measured.
 
-    If a kernel was measured beside the run, the trace has the pace in its meta (`pace`). Otherwise the pace is a
-    weighted median of the ratios of measured to predicted seconds. There is one ratio for each device, stage and kind
-    (forward, backward, step), of median seconds without waits. Weights are predicted seconds, so that a single kind
-    that differs from all others does not move the pace.
+    The pace is how many times as long as profiled the same work takes. If a small benchmark ran beside the run, the
+    trace has the pace in its meta (`pace`). Otherwise the pace is a weighted median of the ratios of measured to
+    predicted seconds. There is one ratio for each device, stage and kind (forward, backward, step), of median seconds
+    without waits. Weights are predicted seconds, so that a single kind that differs from all others does not move the
+    pace.
 
     Returns:
-        The pace; and KERNEL, INSTRUCTIONS, or NOTHING with pace 1.
+        The pace, and how it was measured: KERNEL (by the benchmark), INSTRUCTIONS (by the median), or NOTHING with
+            pace 1.
     """
     told = measured.meta.get("pace")
     if isinstance(told, int | float) and isfinite(told) and told > 0:

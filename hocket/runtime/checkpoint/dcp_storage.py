@@ -158,7 +158,7 @@ class TensorWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """True for a path."""
+        """Return True if DCP can use this id, which must be a path: a string or os.PathLike."""
         return isinstance(checkpoint_id, str | os.PathLike)
 
 

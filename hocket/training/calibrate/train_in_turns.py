@@ -2,9 +2,8 @@
 
 The pace of a shared machine varies by a fifth. If plans are trained one after the other, minutes apart, the comparison
 shows the machine's pace, not the plans. In turns (A B C A B C ...), each turn has some steps. Between turns a
-benchmark measures the machine's pace: forward and backward of one microbatch of the undivided model (turns_worker.py).
-The code calls it the kernel. Trained weights are discarded, so there are no checkpoints. This file does not import
-torch.
+reference benchmark measures the machine's pace: forward and backward of one microbatch of the undivided model
+(turns_worker.py). Trained weights are discarded, so there are no checkpoints. This file does not import torch.
 """
 
 import os
@@ -60,8 +59,8 @@ class Turns:
         paths = tuple(str(Path(path).absolute()) for path in self.traces) or ("",) * len(plans)
         if self.profile is None or any(plan.tensor > 1 for plan in plans):
             return TurnsSpec(self.steps, paths, self.own_batch)
-        size = _kernel_size(plans)
-        return TurnsSpec(self.steps, paths, self.own_batch, size, kernel_s(self.profile, size))
+        size = _benchmark_size(plans)
+        return TurnsSpec(self.steps, paths, self.own_batch, size, benchmark_s(self.profile, size))
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def train_in_turns(
     return tuple(_turned(one, plan.worker_devices) for one, plan in zip(collectors.of, plans, strict=True))
 
 
-def kernel_s(profile: ModelProfile, size: int) -> float:
+def benchmark_s(profile: ModelProfile, size: int) -> float:
     """Return the profiled time of the benchmark between turns, in seconds.
 
     It is the time of a forward and a backward of one microbatch of the undivided model.
@@ -148,7 +147,7 @@ def kernel_s(profile: ModelProfile, size: int) -> float:
     return float(profile.column("forward_s", size).sum() + profile.column("backward_s", size).sum())
 
 
-def _kernel_size(plans: Sequence[Plan]) -> int:
+def _benchmark_size(plans: Sequence[Plan]) -> int:
     """Return the microbatch size for the benchmark between turns, in samples.
 
     It is the microbatch size that most plans have; of equally frequent sizes, the smallest.

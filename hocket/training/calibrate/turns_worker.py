@@ -1,8 +1,8 @@
-"""Worker for plans trained in turns: A B C A B C ..., with a kernel in between.
+"""Worker for plans trained in turns: A B C A B C ..., with a reference benchmark in between.
 
 Every worker makes the same calls in the same order. The engines of all plans are in one process, each with its own
-weights. The kernel is a benchmark of the machine's pace: forward and backward of one microbatch of the undivided job,
-as it was profiled. It runs on all workers at once.
+weights. The reference benchmark measures the machine's pace: it is the forward and backward of one microbatch of the
+undivided job, as it was profiled. It runs on all workers at once.
 """
 
 import gc
@@ -36,8 +36,8 @@ from hocket.training.worker.telemetry import Telemetry
 from hocket.training.worker.worker import result
 
 BURST_S = 0.2
-"""Approximate duration of a burst of the kernel, in seconds: a few microbatches."""
-_LEAST = 3  # minimum microbatches of a burst; the first, with cold caches, is not counted
+"""Approximate duration of one measurement of the reference benchmark, in seconds: a few microbatches."""
+_LEAST = 3  # minimum microbatches of a measurement; the first, with cold caches, is not counted
 
 
 def take_turns(
@@ -71,20 +71,20 @@ def take_turns(
             _Player(number, ready, turns, options, rank_info, _of_plan(telemetry, number))
             for number, ready in enumerate(made)
         ]
-        kernel = None
-        if turns.kernel_size:
-            captured = next(iter(models.values())).for_size(turns.kernel_size)
-            kernel = _Kernel(captured, turns.kernel_size, made[0].device)
+        benchmark = None
+        if turns.benchmark_size:
+            captured = next(iter(models.values())).for_size(turns.benchmark_size)
+            benchmark = _Benchmark(captured, turns.benchmark_size, made[0].device)
         gc.collect()
-        bursts = [kernel.burst()] if kernel else []
+        bursts = [benchmark.burst()] if benchmark else []
         for number in range(max(len(player.segments) for player in players)):
             for player in players:
                 if number < len(player.segments):
                     player.turn(player.segments[number], board)
                     if rank_info.rank == 0:
                         telemetry.report({"event": "turned", "plan": player.number, "steps": player.steps})
-                    if kernel:
-                        player.bursts += [bursts[-1], kernel.burst()]
+                    if benchmark:
+                        player.bursts += [bursts[-1], benchmark.burst()]
                         bursts.append(player.bursts[-1])
         for player in players:
             player.finish(turns, board)
@@ -98,12 +98,12 @@ def _of_plan(telemetry: Telemetry, plan: int) -> Telemetry:
 
 @dataclass(frozen=True)
 class _Burst:
-    """Times of one burst of the kernel.
+    """Times of one measurement of the reference benchmark: a few microbatches in a row.
 
     Attributes:
         microbatches_s: time of each microbatch without waits for a CPU core, in seconds.
-        whole_s: total time, with waits for a CPU core.
-        on_core_s: total time without these waits.
+        whole_s: total seconds, with waits for a CPU core.
+        on_core_s: total seconds without waits for a CPU core.
     """
 
     microbatches_s: tuple[float, ...]
@@ -111,17 +111,14 @@ class _Burst:
     on_core_s: float
 
 
-class _Kernel:
-    """Benchmark: forward and backward of one microbatch of the undivided job.
-
-    Its time shows the machine's pace.
-    """
+class _Benchmark:
+    """Reference benchmark of the machine's pace: forward and backward of one microbatch of the undivided job."""
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
         self._worker = WorkerCosts(captured, size, device)
 
     def burst(self) -> _Burst:
-        """Run microbatches for about `BURST_S` seconds, and measure them."""
+        """Run the benchmark's microbatch repeatedly for about `BURST_S` seconds, and measure each run."""
         self._worker.once(on_core_s)
         found: list[float] = []
         began_s, began_on_core_s = time.perf_counter(), on_core_s()
@@ -132,13 +129,13 @@ class _Kernel:
 
 
 class _Player:
-    """One of the plans that are trained in turns.
+    """Engine and state of one of the plans that are trained in turns, on one worker.
 
     Attributes:
-        number: number of the plan.
-        steps: steps trained so far.
-        segments: one segment for each turn of the plan.
-        bursts: bursts of the kernel before and after each turn.
+        number: index of the plan in the list of plans, from 0.
+        steps: number of steps of this plan that are trained so far.
+        segments: the turns of this plan, in order. Each is one run of the program: prologue, periods, epilogue.
+        bursts: measurements of the reference benchmark just before and just after each turn of this plan.
     """
 
     def __init__(
@@ -186,7 +183,7 @@ class _Player:
 
     def finish(self, turns: TurnsSpec, board: KVExchange) -> None:
         """Write the trace, and report the result with the machine's pace during the turns."""
-        pace = self._pace(turns.kernel_s)
+        pace = self._pace(turns.benchmark_s)
         every = [fact for fact in board.share(pace) if fact]
         if self._recording is not None and turns.traces[self.number]:
             plan = self._made.plan
@@ -202,10 +199,10 @@ class _Player:
         self._report(found | pace)
 
     def _pace(self, profiled_s: float) -> dict[str, float]:
-        """Compute the kernel's time relative to its profile.
+        """Compute the reference benchmark's time relative to its profiled time.
 
         Arguments:
-            profiled_s: profiled time of the kernel, in seconds.
+            profiled_s: profiled time of one microbatch of the benchmark, in seconds.
 
         Returns:
             {"pace": relative time without waits for a CPU core, "stretch": factor of these waits}; empty if the pace

@@ -64,16 +64,16 @@ class TurnsSpec:
         steps: steps of one turn.
         traces: file for each plan's measured trace; empty for no trace.
         own_batch: True if each plan's batch size replaces the job's.
-        kernel_size: samples of the microbatch that is trained between turns to measure the machine's pace; 0 for no
+        benchmark_size: samples of the microbatch that is run between turns to measure the machine's pace; 0 for no
             measurement.
-        kernel_s: profiled time of this microbatch's forward and backward, in seconds.
+        benchmark_s: profiled time of the forward and backward of this microbatch, in seconds.
     """
 
     steps: int
     traces: tuple[str, ...]
     own_batch: bool = False
-    kernel_size: int = 0
-    kernel_s: float = 0.0
+    benchmark_size: int = 0
+    benchmark_s: float = 0.0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

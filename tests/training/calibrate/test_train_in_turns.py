@@ -14,9 +14,9 @@ from hocket.program.trace.compare import compare
 from hocket.training.calibrate.train_in_turns import (
     Turned,
     Turns,
+    _benchmark_size,
     _Collectors,
-    _kernel_size,
-    kernel_s,
+    benchmark_s,
     train_in_turns,
 )
 from hocket.training.worker.monitor.collector import Collector
@@ -98,15 +98,15 @@ def test_plans_of_other_numbers_of_workers_do_not_take_turns(tmp_path: Path) -> 
         train_in_turns(write_job(tmp_path), (FLUSH, three), steps=4)
 
 
-def test_the_kernel_is_a_microbatch_as_profiled() -> None:
-    """The kernel is a forward and a backward of all layers.
+def test_the_benchmark_is_a_microbatch_as_profiled() -> None:
+    """The reference benchmark is a forward and a backward of all layers.
 
     Its microbatch has the size of most plans.
     """
     plans = [replace(FLUSH, microbatch_size=size) for size in (4, 2, 2, 4, 1)]
-    assert _kernel_size(plans) == 2
+    assert _benchmark_size(plans) == 2
     seconds = sum(layer.forward_s[0] + layer.backward_s[0] for layer in PROFILE.layers)
-    assert kernel_s(PROFILE, PROFILE.microbatch_sizes[0]) == pytest.approx(seconds)
+    assert benchmark_s(PROFILE, PROFILE.microbatch_sizes[0]) == pytest.approx(seconds)
 
 
 def test_reports_of_several_plans() -> None:

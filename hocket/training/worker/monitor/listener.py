@@ -99,8 +99,8 @@ class Listener(Protocol):
 
         Arguments:
             line: {"step": number of steps trained, "loss": mean loss over the samples of this step, "samples": total
-                number of samples trained, "lr": learning rate of each parameter group}. The key "lr" is absent if the
-                job has its own learning-rate schedule.
+                number of samples trained, "lr": learning rate of each parameter group}. The key "lr" is absent if
+                the job's optimizer has step hooks or its own scheduler, because these may change the rates.
         """
 
     def saved(self, step: int, path: str) -> None:
