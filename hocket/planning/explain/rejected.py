@@ -49,9 +49,9 @@ def _too_slow(mesh: ParallelLayout, bound: Bound, best_s: float) -> Refused:
 
 
 def _undivided(found: SizedSearch) -> Iterator[Refused]:
-    """Yield a refusal for each size that does not divide model, cluster or batch.
+    """Yield a refusal for each parallel size that does not divide the model, the cluster or the batch.
 
-    Numbers of stages above the number of layers or of microbatches are refused as well.
+    More stages than layers, and with stale weights more stages than microbatches, are refused as well.
     """
     request, sizes = found.request, sizes_of(found.request)
     stale = "two_bw" in request.strategies or request.synchronous is False

@@ -231,13 +231,14 @@ class MeshBounds:
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
     def _undivided(self, mesh: ParallelLayout, ground: StagePlacement) -> np.ndarray:
-        """Bytes to add to each stage because tied weights' optimizer state stays whole.
+        """Bytes of optimizer state of tied weights that are not yet counted, by stage.
 
-        The first and the last stage share tied weights. Their replicas never shard the optimizer state of these
-        weights. One shard of it is counted elsewhere, so this is the rest of it.
+        Tied weights are used by the first and the last stage. Their optimizer state is never sharded among the replicas
+        of a stage. A sum over all weights has counted one shard of this state. The other shards are added here.
 
         Returns:
-            Shape (stages,); 0 for other stages, with a single stage, and if no optimizer state is sharded.
+            Bytes of shape (stages,). They are 0 for all stages except the first and the last, with a single stage, and
+                if no optimizer state is sharded.
         """
         found = np.zeros(mesh.depth)
         if mesh.depth > 1:

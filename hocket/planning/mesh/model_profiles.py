@@ -68,10 +68,13 @@ class SizedSpace:
         return self._profiles[key]
 
     def _calibration_of(self, device: DeviceType) -> Calibration | None:
-        """Calibration of a device type; None for figures of the catalog.
+        """Calibration of the request, if it is for this device type.
 
-        In a heterogeneous cluster, only one device type may be calibrated. A calibration for none of the cluster's
-        types is returned all the same, so that `analytic` refuses it.
+        In a heterogeneous cluster, only one device type may be calibrated. If the calibration is for a device type that
+        the cluster does not have, it is returned for every device type, so that `analytic` refuses it with an error.
+
+        Returns:
+            None if seconds are to be computed from the catalogue's figures of the device type.
         """
         factors = self.request.calibration
         known = factors is None or any(factors.device_type == one.name for one in self.devices)

@@ -376,7 +376,14 @@ class Stage:
         return thing
 
     def _set_aside(self) -> list[tuple[Any, Any, Tensor]]:
-        """Replace changing buffers by copies; return (container, key, buffer) to restore."""
+        """Replace each buffer that a forward changes, such as running statistics, by a copy.
+
+        A recomputation then changes the copies only. `run` restores the buffers afterwards.
+
+        Returns:
+            (container, key, buffer) for each place of a replaced buffer: the list or dictionary that refers to the
+                buffer, the key or index there, and the buffer to restore.
+        """
         kept = []
         for name in self._changing:
             spare = self._buffers[name].clone()

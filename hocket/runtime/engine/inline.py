@@ -50,10 +50,13 @@ def run_inline(
     devices: dict[int, Device] | None = None,
     guards: Mapping[int, Guard] | None = None,
 ) -> Result:
-    """Run prologue, `repeats` periods and epilogue of all devices in this process.
+    """Run one segment of a program, for all devices, in this process.
+
+    A segment is the prologue, a number of periods, and the epilogue.
 
     Arguments:
-        position: number of samples trained on in earlier segments.
+        repeats: number of periods of this segment.
+        position: number of samples trained on in earlier segments, since the start of training.
         devices: devices of an earlier result, to continue from their weights; by default new devices are created.
         guards: nan guards of new devices, by device number.
 
@@ -116,7 +119,8 @@ class Interpreter:
         """Run all lanes to their ends.
 
         Raises:
-            ProgramError: see `run_inline`.
+            ProgramError: no instruction can start, a value is written twice or freed before it is present, or values
+                are left or missing after the epilogue.
         """
         while any(self._head(lane) for lane in self.lanes):
             moved = False

@@ -23,15 +23,19 @@ class Pieces:
     def __init__(
         self, captured: Captured, names: Sequence[str], flowing: Sequence[str], samples: tuple[int, int]
     ) -> None:
-        """Find the batch dimension of each tensor.
+        """Find the batch dimension of each tensor that crosses the stage boundary.
+
+        A piece is the part of such a tensor for one of the merged microbatches.
 
         Arguments:
-            names: names of the boundary's tensors.
-            flowing: names of the tensors with a gradient that flows back.
-            samples: two different numbers of samples, such as those of merged microbatches and of a piece.
+            captured: the captured model.
+            names: names of the tensors that cross the boundary in a forward.
+            flowing: names of the tensors with a gradient that crosses the boundary in a backward.
+            samples: two different numbers of samples, for example of all merged microbatches and of one piece.
 
         Raises:
-            InputError: see `_along`.
+            InputError: the two shapes of a tensor differ, but not in exactly one dimension that equals the two numbers
+                of samples.
         """
         one, other = (captured.for_size(count).tensor for count in samples)
         along = {name: _along(name, (one[name].shape, other[name].shape), samples) for name in names}

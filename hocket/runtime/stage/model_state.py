@@ -21,9 +21,9 @@ from hocket.runtime.update.weight_versions import MASTER
 
 
 class ModelState:
-    """Weights, frozen parameters, buffers and optimizer state of one device's stages.
+    """Weights, frozen parameters, buffers and optimizer state of one device's stages, by global name.
 
-    All are by global name. "Weights" are trained.
+    "Weights" are the parameters that are trained. "Frozen parameters" are those with requires_grad=False.
     """
 
     def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
@@ -46,7 +46,7 @@ class ModelState:
         Two waves are averaged first.
 
         Arguments:
-            gathers: see `state`.
+            gathers: all-gather of each stage with sharded weights, by stage. The call is then collective.
         """
         self.meet()
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]
@@ -107,12 +107,17 @@ class ModelState:
         }
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load weights, buffers and optimizer state, in the form that `state` returns.
+        """Load weights, frozen parameters, buffers and optimizer state.
 
-        Names that this device does not have are ignored. Frozen parameters that the state lacks keep their values.
+        Names that this device does not have are ignored. Frozen parameters and buffers that the state lacks keep their
+        values.
+
+        Arguments:
+            state: {"weights": {name: tensor}, "frozen": {name: tensor}, "buffers": {name: tensor},
+                "optimizer": {parameter: {key: tensor or number}}}. "frozen" may be absent.
 
         Raises:
-            InputError: a weight of this device is missing.
+            InputError: a trainable weight of this device is missing.
         """
         for stage, runner in self._stages.items():
             for name in runner.weights.slots[0].leaves:

@@ -71,10 +71,10 @@ class _Count:
     """Collectives of one layer for one microbatch.
 
     Attributes:
-        reductions: number of all-reduces in (forward, backward).
-        reduced_bytes: total bytes of these all-reduces.
-        gathers: number of all-gathers and reduce-scatters in (forward, backward).
-        gathered_bytes: total bytes of these all-gathers and reduce-scatters.
+        reductions: (number of all-reduces in the forward, number of all-reduces in the backward).
+        reduced_bytes: total bytes of the all-reduces of forward and backward.
+        gathers: (number in the forward, number in the backward) of all-gathers and reduce-scatters together.
+        gathered_bytes: total bytes of the all-gathers and reduce-scatters of forward and backward.
     """
 
     reductions: tuple[int, int] = (0, 0)
@@ -84,7 +84,18 @@ class _Count:
 
 
 def _counted(division: Division, captured: Captured, device: torch.device) -> list[_Count]:
-    """Count the collectives of each layer for one microbatch, by running the layers."""
+    """Count the collectives of each layer in the forward and the backward of one microbatch, by running the layers.
+
+    The collectives are counted but not executed.
+
+    Arguments:
+        division: the tensor-parallel division of the model.
+        captured: one rank's captured model, with inputs of the microbatch size to count.
+        device: device on which the layers run.
+
+    Returns:
+        For each layer, the number of collectives in (forward, backward), and their total bytes.
+    """
     members, made = division.members, captured.first_inputs(device)
     runs, counts = [], []
     for k in range(len(captured.layers)):

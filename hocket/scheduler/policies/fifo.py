@@ -127,6 +127,10 @@ def _weights(snapshot: Snapshot) -> np.ndarray:
 
 
 def _fastest(snapshot: Snapshot) -> np.ndarray:
-    """Steps per second of each job on its fastest workers; 1 if it cannot run."""
+    """Steps per second of each job, alone on the fastest workers that it can run on; shape (jobs,).
+
+    The value is 1, not 0, for a job that cannot run: callers divide by it, and the throughput or weight of such a job
+    is 0.
+    """
     steps = fastest(snapshot)
     return np.where(steps > 0, steps, 1.0)

@@ -56,7 +56,7 @@ def read(
     Arguments:
         table: throughput table that defines the job types.
         applications: job type and worker-hours of each application, by name.
-        reference: worker type of the worker-hours.
+        reference: name of the worker type for which worker-hours are given.
 
     Raises:
         InputError: an invalid row or an unknown application, with the file, the line and the field.
@@ -71,7 +71,20 @@ def parse(
     applications: Mapping[str, Application] = APPLICATIONS,
     reference: str = "v100",
 ) -> Workload:
-    """Parse the content of a file, as in `read`."""
+    """Parse the content of a workload file.
+
+    A job's scale factor is the largest of its job type that is at most its number of replicas.
+
+    Arguments:
+        content: text of the CSV file.
+        path: path of the file, for error messages. Its name becomes the name of the workload.
+        table: throughput table that defines the job types.
+        applications: job type and worker-hours of each application, by name.
+        reference: name of the worker type for which worker-hours are given.
+
+    Raises:
+        InputError: an invalid row or an unknown application, with the file, the line and the field.
+    """
     jobs, places = [], []
     for row in rows_of(content, path, REQUIRED):
         name = row.text("application")

@@ -109,7 +109,7 @@ class Entries:
 
 
 def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entry indices by descending priority X / f.
+    """Entry indices by descending priority X / f: allocated fraction of the time over received fraction.
 
     Ties go to the largest owed time, then to the largest fraction, then to the earliest arrival.
 
@@ -128,13 +128,27 @@ def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.nda
 
 
 def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entry indices by descending owed time; those without it by X / f."""
+    """Entry indices by descending owed seconds.
+
+    Entries without owed time come last, by descending ratio of fraction to received seconds.
+
+    Arguments:
+        received: received seconds by entry, > 0.
+        owed: owed seconds by entry.
+    """
     due = np.where(owed > _NONE, owed, 0.0)
     return np.lexsort((-entries.fraction / received, -due))  # stable: ties keep their order
 
 
 def by_delay(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """Entry indices by descending owed time over fraction; without it by X / f."""
+    """Entry indices by descending owed seconds divided by the entry's fraction of the time.
+
+    Entries without owed time come last, by descending ratio of fraction to received seconds.
+
+    Arguments:
+        received: received seconds by entry, > 0.
+        owed: owed seconds by entry.
+    """
     delay = np.zeros(len(entries))
     np.divide(owed, entries.fraction, out=delay, where=(owed > _NONE) & (entries.fraction > 0))
     return np.lexsort((-entries.fraction / received, -delay))
@@ -182,9 +196,10 @@ def choose_by_type(
     the number of workers.
 
     Arguments:
-        received, owed: as for `by_ratio`.
-        workers: as for `choose`.
-        types: order of the types.
+        received: received seconds by entry, > 0; half a round is counted in advance.
+        owed: owed seconds by entry.
+        workers: number of free workers, by type.
+        types: order in which the worker types choose.
     """
     queued, first, fraction, begins = entries.queued
     second = entries.second[queued] if entries.paired else None
@@ -222,7 +237,7 @@ def worth(entries: Entries, due: np.ndarray) -> np.ndarray:
     """Value of running each entry in a round: owed time times workers, or 0.
 
     Arguments:
-        due: as for `balanced`.
+        due: seconds owed to each entry at the end of the round if nothing runs.
     """
     return np.where((due > _NONE) & (entries.fraction > 0), due, 0.0) * entries.need
 

@@ -84,11 +84,12 @@ class BurstSearch:
             yield step if unit is None else step + self._own[unit][:, None]
 
     def fastest(self) -> tuple[float, tuple[int, ...]]:
-        """Least cost of a plan, and the numbers of devices of this plan.
+        """Find the plan with the least cost.
 
         Returns:
-            Cost, infinite if no plan is allowed; and the number of devices of the batch, of each unit of the row and
-            of the loss, as indices into the possible counts.
+            Cost of the plan in seconds: the time of an iteration, plus GPU-seconds and bytes times their prices if
+                there are prices. It is infinite if no plan keeps the amplification limit.
+            Device count of the batch, of each unit of the row, and of the loss, as indices into `costs.counts`.
         """
         cost, came = np.zeros(self._n), []
         for step in self.steps():

@@ -55,7 +55,9 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
         listener: receives the events of the run.
 
     Raises:
-        InputError, WorkerLost, KeyboardInterrupt: see `train`.
+        InputError: job, plan or options do not fit together, or the job raised an error.
+        WorkerLost: a worker died or does not answer.
+        KeyboardInterrupt: Ctrl-C was pressed twice, or once without a folder for checkpoints.
     """
     plan = run_plan.checked
     with local_workers(job, (plan,), options, listener) as workers:
@@ -75,17 +77,21 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
 def local_workers(
     job: Job | Path, plans: Sequence[Plan], options: Options, listener: Listener, turns: TurnsSpec | None = None
 ) -> Iterator[list[LocalWorker]]:
-    """Start a worker for each device of the plans; all workers end with this context.
+    """Start one worker process for each device of a plan.
 
-    All plans have the same number of devices.
+    Several plans share the workers, so they must have the same number of devices. All workers end with this context.
 
     Arguments:
+        job: a job file, or a job that each worker can create again from a file and a name there
+            (profiling/job/origin.py).
+        plans: a single plan, or the plans that are trained in turns.
+        options: options of workers.
         listener: receives notes.
         turns: settings of plans that are trained in turns; None for a single plan.
 
     Raises:
-        InputError: too many workers for one machine, plans with different numbers of workers, or a job that another
-            process cannot create.
+        InputError: too many workers for one machine, plans with different numbers of devices, or a job that
+            workers cannot create again, because no file and name lead to it.
     """
     wanted, counts = JobSpec.of(job), {len(plan.worker_devices) for plan in plans}
     if len(counts) != 1:

@@ -13,7 +13,10 @@ def refusals(snapshot: Snapshot) -> dict[int, str]:
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:
-    """Steps per second of each job on its fastest fitting workers; 0 if none."""
+    """Steps per second of each job, alone on the fastest workers that it can run on; shape (jobs,).
+
+    The value is 0 for a job that cannot run on any workers.
+    """
     return snapshot.able.max(axis=1, initial=0.0)
 
 

@@ -81,7 +81,7 @@ def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVaria
     """Groups without pairs, if space sharing has too many groups for all pairs.
 
     Arguments:
-        keys: see AllocationVariables.
+        keys: arrays of shape (jobs,). Jobs are in one group only if they have equal values in each of these arrays.
 
     Returns:
         Groups and variables of jobs without a partner; None without space sharing or with few groups.
@@ -140,13 +140,19 @@ class Roles:
             self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
 
     def best(self, place: str) -> ColumnSolution:
-        """Solve, adding roles until no other role would help, or until the round limit.
+        """Solve the linear program repeatedly, and add roles until no other role can improve the objective.
+
+        A role is a job group on a column, beside jobs of one kind. At most 60 rounds are solved.
 
         Arguments:
             place: name of the program in error messages.
 
+        Returns:
+            The last solution. If the round limit was reached before the optimum, `note` says so, and `bound` shows how
+                far the optimum can be.
+
         Raises:
-            Infeasible: the required demand cannot be met (`kept`).
+            Infeasible: the objective requires all of the demand (`ColumnObjective.kept`), which cannot be met.
             SolverTrouble: the solver failed.
         """
         for rounds in range(1, _ROUNDS + 1):
@@ -171,7 +177,7 @@ class Roles:
                     prices = np.maximum(found.duals[first : first + self.shares.groups], 0.0) / self._unit
                 entries = laid_out(self.shares, self.kind, role, found.x)
                 return ColumnSolution(entries, limits, bound, found.objective, prices, note)
-        raise AssertionError("the last round returns")
+        raise AssertionError(f"{place}: column generation did not return a solution in its last round, {_ROUNDS}")
 
     def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
         """Integer code of each role; ascending, as roles are sorted."""
@@ -270,7 +276,9 @@ class Roles:
             role: group, kind of the partner and column of each role.
 
         Returns:
-            The program; balance row of each role, -1 for a kind beside itself; code of each balance row.
+            The program.
+            Index of each role's balance row among the balance rows; -1 for a kind beside itself.
+            Code of each balance row.
         """
         shares, (group, beside, column) = self.shares, role
         own, steps = self.kind[group], self._beside(role)
@@ -331,7 +339,8 @@ class Roles:
             duals: duals of the program's rows.
 
         Returns:
-            Gains, -inf for impossible roles, shape (groups, kinds, columns); duals with new prices of balance rows.
+            Gain of each role, -inf for impossible roles; shape (groups, kinds, columns).
+            The duals, with new prices of the balance rows.
         """
         shares, (group, beside, column) = self.shares, role
         own, types = self.kind[group], len(shares.snapshot.types)
@@ -373,7 +382,10 @@ class Roles:
         return self.steps[group, column] * self.kept[self.kind[group], beside, column]
 
     def fastest(self) -> np.ndarray:
-        """Upper bound of the throughput of a job of each group, with any partner."""
+        """Upper bound of the throughput of one job of each group, in steps per second; shape (groups,).
+
+        The bound holds for a job that runs alone and for a job that shares its workers with any other job.
+        """
         return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
 
 
