@@ -1,16 +1,22 @@
 """Code blocks of pages: which there are, and running them in a folder of ready-made files.
 
 A comment on the line before a block says what it is: `<!-- not run: REASON -->`, or `<!-- file: NAME -->` for a file that later blocks
-of the page use. A block without a comment is run: `python` in the page's namespace, `bash` command by command.
+of the page use. A block without a comment is run: `python` in the page's namespace, `bash` command by command. A file with a NAME such
+as hocket/scheduler/policies/NAME.py is a member of that package while the page is run.
 """
 
+import importlib
 import re
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hocket.cli import main
+from hocket.util import registry
 
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<kind>[a-z]*)\n(?P<text>.*?)^ *```$", re.M | re.S
@@ -60,15 +66,39 @@ def commands_in(text: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
+@contextmanager
+def members_of(blocks: list[Block]) -> Iterator[None]:
+    """Packages also have the members that are files of this page, below the working directory."""
+    files = [Path(block.mark.removeprefix("file: ")) for block in blocks if block.mark.startswith("file: hocket/")]
+    packages = {file: importlib.import_module(".".join(file.parent.parts)) for file in files}
+    for file, package in packages.items():
+        package.__path__.append(str(file.parent.absolute()))
+    registry.names.cache_clear()
+    try:
+        yield
+    finally:
+        for file, package in packages.items():
+            package.__path__.remove(str(file.parent.absolute()))
+            sys.modules.pop(f"{package.__name__}.{file.stem}", None)
+        registry.names.cache_clear()
+
+
 def run_page(blocks: list[Block], name: str) -> None:
     """Run the blocks of one page in the working directory, in order."""
+    with members_of(blocks):
+        _run(blocks, name)
+
+
+def _run(blocks: list[Block], name: str) -> None:
     space: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
         place = f"{name}:{block.line}"
         if not block.runs:
             continue
         if block.mark.startswith("file: "):
-            Path(block.mark.removeprefix("file: ")).write_text(block.text)
+            file = Path(block.mark.removeprefix("file: "))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
         elif block.kind == "python":
             exec(compile(block.text, place, "exec"), space)
         else:
