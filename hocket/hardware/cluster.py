@@ -137,10 +137,10 @@ def _check_amounts(where: str, thing: "Node | Cluster") -> None:
     for key in ("memory_bytes", "host_memory_bytes"):
         value = getattr(thing, key)
         if value is not None and not value > 0:
-            raise InputError(f"{where}{key}", str(value), "> 0, or leave the key out")
+            raise InputError(f"{where}{key}", str(value), "bytes, > 0", _WITHOUT_KEY)
     price = thing.price_usd_per_hour
     if price is not None and not 0 <= price < inf:
-        raise InputError(f"{where}price_usd_per_hour", str(price), ">= 0, or leave the key out")
+        raise InputError(f"{where}price_usd_per_hour", str(price), "dollars an hour, >= 0", _WITHOUT_KEY)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,11 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
             levels.append(_between(level, outside, own, min(width, below) if level.shared else 1, slices))
         below *= level.width
     if left > 1:
-        raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
+        raise InputError(
+            "tensor",
+            f"tensor-parallel size {width}",
+            f"a divisor of {cluster.devices}, the number of devices in the cluster",
+        )
     cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
     whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
     return Grouped(whole, GroupTraffic.of(spanned[-1], width), width, slices)
@@ -149,7 +153,7 @@ def _divided(level: Level, width: int) -> tuple[int, int]:
     if width % level.width == 0:
         return level.width, 1
     expected = f"a divisor or a multiple of {level.width}, the width of level `{level.name}` in the cluster"
-    raise InputError("tensor", f"{width} devices", expected)
+    raise InputError("tensor", f"tensor-parallel size {width}", expected)
 
 
 def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slices: bool) -> Level:

@@ -194,7 +194,7 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> LoadedPlan:
             f"{place}: profile_digest",
             f"{plan.profile_digest[:12]}..., but {plan.profile} has {profile.digest[:12]}...",
             "the profile that the plan was made for",
-            "Plan again with this profile, or restore the profile of the plan.",
+            f"Plan again from {plan.profile}, or put back the profile that the plan was made for.",
         )
     return LoadedPlan(plan, profile, place)
 
@@ -227,10 +227,12 @@ def check_profile_replaced(path: Path, read: Iterable[Path] = ()) -> None:
         return
     step = "Name another plan with -o, or move the file away. Nothing was changed."
     if any(path.samefile(one) for one in read):
-        raise InputError(str(path), "the profile to plan from", "a new file for the profile of the plan", step)
+        found = "the profile that the plan is made from, which would be overwritten"
+        raise InputError(str(path), found, "a free name for the profile that is written beside the plan", step)
     there = ModelProfile.read(path)
     if not there.worked_out and there.correction is None:
-        raise InputError(str(path), "a measured profile", "a new file for the profile of the plan", step)
+        found = "a measured profile, which would be overwritten"
+        raise InputError(str(path), found, "a free name for the profile that is written beside the plan", step)
 
 
 def problems_of(opened: LoadedPlan, program: Program) -> tuple[Problem, ...]:

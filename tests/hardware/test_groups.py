@@ -124,7 +124,7 @@ def test_widths_that_do_not_fit() -> None:
         match=r"^tensor: found 3 devices; expected a divisor or a multiple of 8, the width of level `server`",
     ):
         grouped(servers(True), 3)
-    with pytest.raises(InputError, match=r"^tensor: found 64 devices; expected a divisor"):
+    with pytest.raises(InputError, match=r"^tensor: found tensor-parallel size 64; expected a divisor of 32"):
         grouped(servers(True), 64)
 
 

@@ -159,8 +159,9 @@ def check_table(table: "ThroughputTable", types: "Sequence[WorkerType]", shares:
         found, step = "a throughput table without pairs of jobs on these workers", "Add `pairs` to the table."
         raise InputError("--space-sharing", found, "throughputs of jobs that share workers", step)
     if spread and len(columns) == len(types):
-        found, step = "a throughput table without spread places of these workers", "Add such `places` to the table."
-        raise InputError("--spread", found, "throughputs of jobs on several servers", step)
+        found = "a throughput table without spread places of these workers"
+        expected = "a table with the throughputs of jobs on workers of several servers"
+        raise InputError("--spread", found, expected, "Add such `places` to the table, or leave out --spread.")
 
 
 def check_budget(policies: list[str], budget_usd: float | None) -> None:

@@ -84,7 +84,7 @@ class PlannedRun:
             InputError: the plan does not fit the profile, or the profile's tensor-parallel size or sequence parallelism
                 differs from the plan's.
         """
-        step = "Plan again, or use the profile of the plan."
+        step = "Plan again from this profile, or use the profile that the plan was made for."
         if profile.tensor != plan.tensor:
             found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
             raise InputError("tensor", found, f"{profile.tensor}, the profile's", step)

@@ -24,7 +24,7 @@ _LSTM = re.compile(r"LSTM\(\d{1,9}, (\d{1,9})\)$")  # with one layer and one dir
 
 
 def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: int | None = None) -> tuple[int, str]:
-    """Return the samples of the minibatch, and a sentence about their source.
+    """Return the batch size with which a profile was measured, and a sentence that says how it is known.
 
     Arguments:
         nodes: description and output bytes of each operator.

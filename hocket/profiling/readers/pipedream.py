@@ -54,7 +54,8 @@ def read(
     Layers are in Kahn's order, with the smallest ready node number first.
 
     Arguments:
-        samples: samples of the profiled minibatch; by default inferred from the operators' sizes, or 1.
+        samples: batch size with which the profile was measured. By default it is inferred from the sizes of operators,
+            or is 1 if that is not possible.
         device_type: device type of the measurement (the published profiles: one V100).
         optimizer_copies: optimizer state as a multiple of the weights.
 
@@ -63,7 +64,7 @@ def read(
     """
     nodes, edges = _parse(path)
     if samples is not None and samples < 1:
-        raise InputError("samples", str(samples), "a number of samples >= 1")
+        raise InputError("samples", str(samples), "the batch size with which the profile was measured, >= 1")
     batch, why = samples_of(((n.description, n.outputs_bytes) for n in nodes.values()), _name(path), samples)
     targets: dict[str, set[str]] = {name: set() for name in nodes}
     for source, target in edges:

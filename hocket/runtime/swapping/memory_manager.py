@@ -267,7 +267,8 @@ class MemoryManager:
                     found = on_host(tensor, held.extents, held.buffer)
                     if found is not None:
                         return found
-        raise InternalError("a tensor has neither device memory nor a host copy")
+        what = f"a tensor of shape {list(tensor.shape)} and {tensor.dtype}"
+        raise InternalError(f"{what} has neither device memory nor a host copy")
 
     def state(self, value: Value) -> ValueState:
         """State of a value; DROPPED if it has no copy, or never existed."""

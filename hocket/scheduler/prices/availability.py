@@ -54,8 +54,10 @@ class Availability:
     def __post_init__(self) -> None:
         place = f"availability of {self.key}"
         moments = [self.begin_s, *(t for h in self.held for t in (h.begin_s, h.end_s)), self.end_s]
-        if any(b < a for a, b in pairwise(moments)):
-            raise InputError(place, "times out of order", "consecutive instances between begin_s and end_s")
+        early = next(((a, b) for a, b in pairwise(moments) if b < a), None)
+        if early is not None:
+            found = f"the time {early[1]:g} s after {early[0]:g} s, not in ascending order"
+            raise InputError(place, found, "consecutive instances between begin_s and end_s")
 
     def available(self, now_s: float) -> bool | None:
         """True if an instance was available at a time; None outside the observation."""

@@ -34,8 +34,10 @@ class Series:
         wrong = next((t for t in self.times_s if not isfinite(t)), None)
         if wrong is not None:
             raise InputError("series: moment", str(wrong), "a finite number of seconds")
-        if any(b <= a for a, b in pairwise(self.times_s)):
-            raise InputError("series", "moments out of order or duplicate", "strictly ascending moments")
+        early = next(((a, b) for a, b in pairwise(self.times_s) if b <= a), None)
+        if early is not None:
+            found = f"{early[1]:g} s after {early[0]:g} s, not in ascending order"
+            raise InputError("series: moment", found, "a later moment than the one before")
         bad = next((v for v in self.values if not isnan(v) and not 0 <= v < inf), None)
         if bad is not None:
             raise InputError("series: value", str(bad), "a number >= 0")

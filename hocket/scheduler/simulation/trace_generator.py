@@ -111,8 +111,8 @@ def _check(table: ThroughputTable, job_types: Sequence[str], draws: Draws) -> No
         table.steps_per_s(job_type, 1, draws.reference, "draws")
     for scale in _SCALES if draws.multiple and not draws.durations_s else ():
         if not any((job_type, scale) in table.row for job_type in job_types):
-            expected = f"job types on {', '.join(map(str, _SCALES))} workers, as drawn for multi-worker jobs"
-            raise InputError("throughputs", f"no job type on {scale} workers", expected)
+            expected = f"a job type for each drawn size: {', '.join(map(str, _SCALES))} workers"
+            raise InputError("throughputs", f"a table without any job type that runs on {scale} workers", expected)
 
 
 def _scale(draw: float) -> int:

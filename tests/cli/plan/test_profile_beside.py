@@ -48,7 +48,8 @@ def test_the_profile_to_plan_from_is_not_replaced(capsys: pytest.CaptureFixture[
     run_of(ModelProfile.read("profile.json"))
     said(capsys, *PROFILED, "-o", "plan.yaml")
     error = document(capsys, "plan", "plan.profile.json", *PROFILED[2:], "-o", "plan.yaml", code=2)["error"]
-    assert (error["place"], error["found"]) == ("plan.profile.json", "the profile to plan from")
+    found = "the profile that the plan is made from, which would be overwritten"
+    assert (error["place"], error["found"]) == ("plan.profile.json", found)
 
 
 def test_a_profile_that_can_be_made_again_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:

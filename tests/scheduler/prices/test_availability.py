@@ -59,7 +59,7 @@ def test_notices_of_many_come_in_order() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     """Overlapping instances, unknown clouds and negative notice periods are refused."""
-    with pytest.raises(InputError, match="out of order"):
+    with pytest.raises(InputError, match="the time 4 s after 5 s, not in ascending order"):
         Availability(
             SMALL, "v100", 1.0, (InstanceLifetime(0.0, 5.0, True), InstanceLifetime(4.0, 6.0, True)), (), 0.0, 10.0
         )

@@ -94,7 +94,7 @@ def test_an_unknown_job_type_is_refused() -> None:
     ("kinds", "found"),
     [
         ((("a", 1), ("b", 2), ("b", 4)), "b on 2 and 4 workers only"),
-        ((("a", 1), ("a", 2), ("a", 4)), "no job type on 8 workers"),
+        ((("a", 1), ("a", 2), ("a", 4)), "a table without any job type that runs on 8 workers"),
     ],
 )
 def test_a_table_without_what_is_to_be_drawn_is_refused(kinds: tuple[tuple[str, int], ...], found: str) -> None:

@@ -33,7 +33,7 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
             raise InputError(
                 f"{place}: model_type",
                 f"{found}, a mixture of experts ({experts})",
-                f"one of {known}: the analytic model has no experts",
+                f"a model without experts (its type one of {known}), because the analytic model has no experts",
                 _PROFILE,
             )
         step = f"If its blocks are like those of a known type, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
