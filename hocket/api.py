@@ -51,7 +51,7 @@ def profile(
             busy, as in training; `neighbours` sets the number of these processes.
         microbatch_sizes: samples per microbatch to measure, such as (1, 2, 4).
         tensor: tensor-parallel size. One rank of a group of this size is measured.
-        for_type: device type, from the catalog or a cluster file. Estimate layer costs on this type with an analytic
+        for_type: device type, from the catalogue or a cluster file. Estimate layer costs on this type with an analytic
             model instead of measuring; the model of a job file may then be larger than memory.
         calibration: correction of the analytic model for that device type, from `hocket calibrate`.
         options: fields of `hocket.profiling.measure.request.MeasureRequest`, and `sequence_parallel` with `tensor`;

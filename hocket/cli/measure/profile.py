@@ -29,7 +29,7 @@ def profile(
         str | None,
         typer.Option(
             "--device-type",
-            help="Estimate the profile for a device type of the catalog or of a cluster file, without measuring. "
+            help="Estimate the profile for a device type of the catalogue or of a cluster file, without measuring. "
             "The model may be larger than this machine's memory.",
             show_default=False,
         ),
@@ -132,7 +132,7 @@ def calibrate(
         str | None,
         typer.Option(
             "--device-type",
-            help="Device type of the catalog, or a cluster file that describes one; by default the profile's.",
+            help="Device type of the catalogue, or a cluster file that describes one; by default the profile's.",
             show_default=False,
         ),
     ] = None,
@@ -255,7 +255,7 @@ def _estimated(
     Arguments:
         job: job file.
         microbatch: microbatch sizes; None for the usual ones.
-        device_type: name in the catalog, or a cluster file that describes a type.
+        device_type: name in the catalogue, or a cluster file that describes a type.
         calibration: file with the device type's calibration; None for none.
         shown: True to show the progress.
     """

@@ -5,7 +5,7 @@ The data of chapter 6 of Narayanan's dissertation are stanford-futuredata/traini
     aws/cost/REGION/*.json    aws/availability/*.out    azure/cost/*.csv    azure/instance_mapping.csv
     gcp/spin_up_and_shut_down/*.out                     gcp/availability/*.out
 
-Optional additions are versions of SkyPilot's catalogs by cloud, each named by its time, and a copy of
+Optional additions are versions of SkyPilot's catalogues by cloud, each named by its time, and a copy of
 skypilot-org/spot-traces:
 
     skypilot/CLOUD/2023-05-01T00:00:00Z.csv             spot-traces/availability/1-node/CLOUD-DAY/*.json
