@@ -133,6 +133,9 @@ class Node:
         _check_amounts(f"node {self.device_type}: ", self)
 
 
+_WITHOUT_KEY = "Without this key, the figure of the cluster holds, or else the device type's, if there is one."
+
+
 def _check_amounts(where: str, thing: "Node | Cluster") -> None:
     for key in ("memory_bytes", "host_memory_bytes"):
         value = getattr(thing, key)

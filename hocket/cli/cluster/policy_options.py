@@ -156,8 +156,9 @@ def check_table(table: "ThroughputTable", types: "Sequence[WorkerType]", shares:
 
     columns = table.columns(types, spread)
     if shares and not table.beside[:, :, table.places_of(ClusterSpec(tuple(types), columns))].any():
-        found, step = "a throughput table without pairs of jobs on these workers", "Add `pairs` to the table."
-        raise InputError("--space-sharing", found, "throughputs of jobs that share workers", step)
+        found = "a throughput table without pairs of jobs on these workers"
+        expected = "a table with the throughputs of two jobs that share workers"
+        raise InputError("--space-sharing", found, expected, "Add `pairs` to the table, or leave out --space-sharing.")
     if spread and len(columns) == len(types):
         found = "a throughput table without spread places of these workers"
         expected = "a table with the throughputs of jobs on workers of several servers"

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 FLOAT_BYTES = 4
 UNKNOWN = (
-    "the size of the minibatch is not known, and a sample is a whole minibatch: give --samples, the samples of the minibatch that "
-    "was profiled"
+    "the batch size of the profile is not known, so one sample stands for a whole minibatch: "
+    "give --samples, the batch size with which the profile was measured"
 )
 
 # Published profiles without such an operator, by name: the Input node of squeezenet1_0 has 154,140,672 bytes.

@@ -41,17 +41,19 @@ _AT_ONCE = 512  # entries visited one by one before infeasible entries are filte
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Candidates for a round.
+    """Candidates for one scheduling round: jobs, or pairs of jobs, each on one kind of workers.
 
-    The entries of the allocation come first, then entries with fraction 0, which may fill free workers.
+    The entries of the allocation come first. Then come entries with fraction 0, which may fill free workers. All arrays
+    have the shape (entries,).
 
     Attributes:
-        first, second: job indices < `jobs`; second is ALONE for a single job.
-        column: column of each entry.
-        type: worker type of the column.
-        need: number of workers.
-        fraction: fraction of time, X.
-        jobs: number of job indices.
+        first: index of the entry's job, below `jobs`.
+        second: index of the job that shares the workers with the first one; ALONE (-1) if there is none.
+        column: index of the entry's column. A column is a worker type with consolidated or with spread workers.
+        type: index of the worker type of the column.
+        need: number of workers that the entry occupies.
+        fraction: fraction of the time that the allocation gives the entry, X.
+        jobs: number of jobs.
     """
 
     first: np.ndarray

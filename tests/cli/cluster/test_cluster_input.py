@@ -106,7 +106,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "generate continous-single -o o.json", ["KIND: found 'continous-single'", "Did you mean 'continuous-single'?"]),
         (lambda: None, "sweep workers.yaml -p fifo --rates 2 --kind continuous-multipel", ["--kind: found 'continuous-multipel'", "Did you mean 'continuous-multiple'?"]),
         # a table that leaves out what is to be drawn
-        (throughputs("1"), "generate static-multiple --jobs 3 -o o.json --throughputs table.json", ["--throughputs: found no job type on 2 workers", "1, 2, 4, 8 workers"]),
+        (throughputs("1"), "generate static-multiple --jobs 3 -o o.json --throughputs table.json", ["--throughputs: found a table without any job type that runs on 2 workers", "1, 2, 4, 8 workers"]),
         # files in each other's place, and names that others have for things
         (lambda: None, "simulate snapshot.json workers.yaml", ["snapshot.json: found keys", "Use `hocket cluster solve` for a snapshot."]),
         (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format", "Give the jobs file first, then the workers file."]),

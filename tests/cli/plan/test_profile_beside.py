@@ -38,7 +38,8 @@ def test_a_measured_profile_is_not_replaced(capsys: pytest.CaptureFixture[str]) 
     before = Path("plan.profile.json").read_bytes()
     for words in (SIZED, PROFILED):
         error = document(capsys, *words, "-o", "plan.yaml", code=2)["error"]
-        assert (error["place"], error["found"]) == ("plan.profile.json", "a measured profile")
+        found = "a measured profile, which would be overwritten"
+        assert (error["place"], error["found"]) == ("plan.profile.json", found)
         assert Path("plan.profile.json").read_bytes() == before
         assert not Path("plan.yaml").exists()
 
