@@ -5,7 +5,6 @@ Source: Narayanan's dissertation, section 2.4.1 (T_l summed over the layers of a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,26 +12,8 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
-from hocket.profiling.layer import Layer
+from hocket.profiling.layer import Layer, LayerFigures
 from hocket.profiling.profile import ModelProfile
-
-
-@dataclass(frozen=True)
-class LayerFigures:
-    """Costs of all layers for a microbatch of one size.
-
-    Fields are those of `Layer` in profiling/layer.py, as arrays of shape (layers,). `tensor_bytes` has the shape
-    (tensors,). `load_s` is the time to load the microbatch.
-    """
-
-    forward_s: np.ndarray
-    backward_s: np.ndarray
-    stash_bytes: np.ndarray
-    working_bytes: np.ndarray
-    backward_bytes: np.ndarray
-    fresh_bytes: np.ndarray
-    tensor_bytes: np.ndarray
-    load_s: float
 
 
 class Columns:
@@ -60,16 +41,7 @@ class Columns:
         """Costs of all layers for one microbatch of `samples` samples."""
         found = self._at.get(samples)
         if found is None:
-            found = LayerFigures(
-                forward_s=self.profile.column("forward_s", samples),
-                backward_s=self.profile.column("backward_s", samples),
-                stash_bytes=self.profile.column("stash_bytes", samples),
-                working_bytes=self.profile.column("working_bytes", samples),
-                backward_bytes=self.profile.column("backward_bytes", samples),
-                fresh_bytes=self.profile.column("fresh_bytes", samples),
-                tensor_bytes=self.profile.tensor_bytes(samples),
-                load_s=self.profile.loading_s(samples),
-            )
+            found = self.profile.figures(samples)
             self._at[samples] = found
         return found
 
@@ -92,43 +64,40 @@ class Columns:
             sizes.update(dict.fromkeys(unknown, (rest[0], rest[1], rest[2])))
         return sizes
 
+    def step_s(self, layers: Iterable[int], copies: bool = False, share: float = 1.0) -> float:
+        """Seconds of the optimizer step of one stage's layers.
 
-def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, share: float = 1.0) -> float:
-    """Seconds of the optimizer step of one stage's layers.
+        Shared parameters count once.
 
-    Shared parameters count once.
+        Arguments:
+            layers: the stage's layers, ascending.
+            copies: True if the weights before the step are kept, so that the step works on a copy.
+            share: share of the weights that the step updates, 0 to 1.
+        """
+        own = self._once_each(layers)
+        trains = any(layer.gradients_bytes > 0 for layer in own)
+        total = share * sum(layer.step_s + (layer.copy_s if copies else 0.0) for layer in own)
+        return total + (self.profile.step_call_s if trains else 0.0)
 
-    Arguments:
-        layers: the stage's layers, ascending.
-        copies: True if the weights before the step are kept, so that the step works on a copy.
-        share: share of the weights that the step updates, 0 to 1.
-    """
-    own = _once_each(profile, layers)
-    trains = any(layer.gradients_bytes > 0 for layer in own)
-    total = share * sum(layer.step_s + (layer.copy_s if copies else 0.0) for layer in own)
-    return total + (profile.step_call_s if trains else 0.0)
+    def copy_s(self, layers: Iterable[int]) -> float:
+        """Seconds to copy the weights of one stage's layers.
 
+        Gradients of as many bytes take as long. Shared parameters count once.
 
-def copy_s(profile: ModelProfile, layers: Iterable[int]) -> float:
-    """Seconds to copy the weights of one stage's layers.
+        Arguments:
+            layers: the stage's layers, ascending.
+        """
+        return sum(layer.copy_s for layer in self._once_each(layers))
 
-    Gradients of as many bytes take as long. Shared parameters count once.
-
-    Arguments:
-        layers: the stage's layers, ascending.
-    """
-    return sum(layer.copy_s for layer in _once_each(profile, layers))
-
-
-def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
-    """Layers, except layers with parameters that all appear in earlier layers."""
-    seen: set[str] = set()
-    found = []
-    for layer in (profile.layers[i] for i in layers):
-        if not (layer.parameters and seen.issuperset(layer.parameters)):
-            found.append(layer)
-            seen.update(layer.parameters)
-    return found
+    def _once_each(self, layers: Iterable[int]) -> list[Layer]:
+        """Layers, except layers with parameters that all appear in earlier layers."""
+        seen: set[str] = set()
+        found = []
+        for layer in (self.profile.layers[i] for i in layers):
+            if not (layer.parameters and seen.issuperset(layer.parameters)):
+                found.append(layer)
+                seen.update(layer.parameters)
+        return found
 
 
 def ready_fractions(
@@ -177,16 +146,18 @@ def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
     return float(min(quotients, default=1.0))
 
 
-def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
+def type_factor(profile_type: str, dtype: str, cluster: Cluster, name: str) -> float:
     """Factor on profiled seconds for a device type that the profile does not know.
 
     It is the ratio of peak rates (`flops_factor`).
 
     Arguments:
-        name: the device type.
+        profile_type: the profiled device type.
+        dtype: data type of the profile.
+        name: the other device type.
 
     Raises:
-        InputError: one of the two types, or its rate for the profile's data type, is unknown.
+        InputError: one of the two types, or its rate for the data type, is unknown.
     """
     described = {kind.name: kind.flops_per_s for kind in cluster.types}
 
@@ -194,7 +165,7 @@ def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
         known = described.get(kind)
         return known or (catalog.device_type(kind).flops_per_s if kind in catalog.names() else None)
 
-    return flops_factor(profile.device_type, rates_of(profile.device_type), rates_of(name), profile.dtype)
+    return flops_factor(profile_type, rates_of(profile_type), rates_of(name), dtype)
 
 
 def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[str, float] | None, dtype: str) -> float:

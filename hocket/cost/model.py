@@ -9,7 +9,7 @@ from functools import cached_property
 
 from hocket.cost.background.device_share import mean_demand
 from hocket.cost.buckets.contention_model import ContentionModel
-from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
+from hocket.cost.compute import Columns, least_factor, ready_fractions, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, swap_uses, transfer_uses, wave_use
 from hocket.cost.memory.values import PlanMemory
 from hocket.cost.transfer import TransferTime, collective, message, swap
@@ -50,7 +50,7 @@ class CostModel:
     def __post_init__(self) -> None:
         if not self.samples or min(self.samples) < 1:
             raise InputError("samples", str(self.samples), "at least one microbatch with at least one sample each")
-        check_cuts(self.profile, self.cuts)
+        check_cuts(self.profile.layers, self.profile.tensors, self.cuts)
 
     @property
     def batch_size(self) -> int:
@@ -107,7 +107,7 @@ class CostModel:
 
     @cached_property
     def _overlaps(self) -> ContentionModel:
-        ties = ties_of(self.profile, self.cuts)
+        ties = ties_of(self.profile.layers, self.cuts)
         return ContentionModel(self.cluster, self.cuts, ties, self.memory, self.members)
 
     @cached_property
@@ -144,7 +144,7 @@ class CostModel:
     def _quotient(self, name: str) -> float:
         if name in self._known:
             return least_factor(self._columns.profile, self._known[name].profile)
-        return type_factor(self.profile, self.cluster, name)
+        return type_factor(self.profile.device_type, self.profile.dtype, self.cluster, name)
 
     def factor(self, device: int) -> float:
         """Seconds on a device per profiled second.
@@ -211,7 +211,7 @@ class CostModel:
         there = self._alone_s(instruction.kind, instruction.stage, instruction.device, samples)
         figures = self._columns.at(samples)
         column = figures.forward_s if instruction.kind is Kind.FORWARD else figures.backward_s
-        deviation_s = self.profile.deviation_s(samples)[instruction.kind is Kind.BACKWARD]
+        deviation_s = figures.deviation_s[instruction.kind is Kind.BACKWARD]
         return deviation_s**2 * own / float(column.sum()) * (there / own) ** 2
 
     def turn_s(self, stage: int, device: int, samples: int) -> float:
@@ -277,17 +277,16 @@ class CostModel:
             kind: FORWARD, BACKWARD, STEP or NORM.
             copies: see `_copies`.
         """
-        profile = columns.profile
-        key = (profile.device_type, kind, stage, samples, copies)
+        key = (columns.profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:
             layers, figures = self.cuts[stage].layers, columns.at(samples)
             if kind is Kind.NORM:
                 self._known_s[key] = 0.0
             elif kind is Kind.STEP:
-                self._known_s[key] = step_s(profile, layers, copies, self.memory.stages[stage].stepped)
+                self._known_s[key] = columns.step_s(layers, copies, self.memory.stages[stage].stepped)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
-                self._known_s[key] = float(column[list(layers)].sum()) + (copy_s(profile, layers) if copies else 0.0)
+                self._known_s[key] = float(column[list(layers)].sum()) + (columns.copy_s(layers) if copies else 0.0)
         return self._known_s[key]
 
     @cached_property

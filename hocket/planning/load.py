@@ -60,7 +60,7 @@ class LoadedPlan:
             sizes = shorter(plan.strategy, cuts, batch)
             size, width = sizes[0] if sizes else plan.batch_size, len(cuts[0].devices)
             even = all(len(cut.devices) == width for cut in cuts)
-            alike = even and width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
+            alike = even and width > _COLUMNS and column_of(graph.tensors, plan.group.cluster, cuts, *batch) is not None
             if not alike or size // plan.microbatch_size * len(cuts) <= MAX_FORWARDS:
                 return replace(plan, batch_size=size, predicted=None) if sizes else plan
             stages = tuple(replace(stage, devices=stage.devices[:_COLUMNS]) for stage in plan.stages)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hocket.errors import InputError
 
 # Layer notes that affect planning.
@@ -191,6 +193,29 @@ class Tensor:
             raise InputError(f"{where}.gradient_until", str(self.gradient_until), expected)
         if any(not first <= layer < layers for layer in self.kept_by):
             raise InputError(f"{where}.kept_by", str(self.kept_by), f"layers from {first} on, below {layers}")
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """Costs of all layers for a microbatch of one size.
+
+    Attributes:
+        forward_s, backward_s, stash_bytes, working_bytes, backward_bytes, fresh_bytes: as in `Layer`, of shape (layers,).
+        tensor_bytes: bytes of the tensors between layers, of shape (tensors,).
+        load_s: seconds to load the microbatch; 0 if not measured.
+        deviation_s: standard deviations of the whole model's forward and backward seconds; 0 if unknown. Variances
+            are interpolated between measured sizes.
+    """
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    stash_bytes: np.ndarray
+    working_bytes: np.ndarray
+    backward_bytes: np.ndarray
+    fresh_bytes: np.ndarray
+    tensor_bytes: np.ndarray
+    load_s: float
+    deviation_s: tuple[float, float]
 
 
 def check_amounts(where: str, values: Sequence[float]) -> None:

@@ -12,7 +12,7 @@ Source: Narayanan's dissertation, section 2.4.1 (T_l, a_l, w_l), with memory, no
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,11 +21,11 @@ import numpy as np
 
 from hocket.errors import InputError
 from hocket.profiling.capture.compiled_costs import Compiled
-from hocket.profiling.layer import MOST, Layer, OtherDeviceLayer, Tensor, check_amounts
+from hocket.profiling.layer import MOST, Layer, LayerFigures, OtherDeviceLayer, Tensor, check_amounts
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.documents import parse_json, seems, seems_instead
 from hocket.util.files import digest, read_bytes, write_atomic
-from hocket.util.schema import as_data, read_as
+from hocket.util.schema import read_as
 
 FORMAT = "hocket-profile-1"
 CPU = "cpu-core"
@@ -40,6 +40,10 @@ def is_cpu(device_type: str) -> bool:
     """
     return device_type.partition(" ")[0] == CPU
 
+
+_OF_LAYERS = ("forward_s", "backward_s", "stash_bytes", "working_bytes", "backward_bytes", "fresh_bytes")
+_BY_SIZE = (*_OF_LAYERS, "flops", "noise_s", "reduced_bytes", "gathered_bytes")
+"""Attributes of a layer with a value for each microbatch size."""
 
 # Profile note: the times come from the analytic model.
 WORKED_OUT = "seconds are worked out from sizes, not measured"
@@ -286,60 +290,35 @@ class ModelProfile:
         Returns:
             Array of shape (layers,); the suffix of `name` gives the unit.
         """
-        return self._interpolate(self._table(name), microbatch_size)
+        return _interpolated(self.microbatch_sizes, self._tables[name], microbatch_size)
 
     def tensor_bytes(self, microbatch_size: float) -> np.ndarray:
         """Return the bytes of every tensor at one microbatch size; shape (tensors,)."""
-        return self._interpolate(self._tensor_table, microbatch_size)
+        return _interpolated(self.microbatch_sizes, self._tables["size_bytes"], microbatch_size)
 
-    def loading_s(self, microbatch_size: float) -> float:
-        """Return the seconds to load one microbatch; 0 if not measured."""
-        if not self.load_s:
-            return 0.0
-        return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
-
-    def deviation_s(self, microbatch_size: float) -> tuple[float, float]:
-        """Standard deviations of the whole model's forward and backward time.
-
-        Variances are interpolated between sizes. The values are in seconds, and 0 if unknown.
-        """
-        given = (self.whole_forward_std_s, self.whole_backward_std_s)
-        table = np.square([known or (0.0,) * len(self.microbatch_sizes) for known in given])
-        forward, backward = np.sqrt(self._interpolate(table, microbatch_size)).tolist()
-        return forward, backward
-
-    def _table(self, name: str) -> np.ndarray:
-        """Return one cost of every layer at every measured size.
-
-        Tables are cached because planners read them repeatedly.
-        """
-        if name not in self._tables:
-            nothing = (0.0,) * len(self.microbatch_sizes)
-            rows = [getattr(layer, name) or nothing for layer in self.layers]
-            self._tables[name] = np.array(rows, dtype=float).reshape(len(rows), len(nothing))
-        return self._tables[name]
+    def figures(self, microbatch_size: float) -> LayerFigures:
+        """Return the costs of all layers at one microbatch size, interpolated as by `column`."""
+        sizes, tables = self.microbatch_sizes, self._tables
+        nothing = (0.0,) * len(sizes)
+        loads = np.array([self.load_s or nothing], dtype=float)
+        squares = np.square([known or nothing for known in (self.whole_forward_std_s, self.whole_backward_std_s)])
+        return LayerFigures(
+            **{name: _interpolated(sizes, tables[name], microbatch_size) for name in _OF_LAYERS},
+            tensor_bytes=_interpolated(sizes, tables["size_bytes"], microbatch_size),
+            load_s=float(_interpolated(sizes, loads, microbatch_size)[0]),
+            deviation_s=tuple(np.sqrt(_interpolated(sizes, squares, microbatch_size)).tolist()),
+        )
 
     @cached_property
     def _tables(self) -> dict[str, np.ndarray]:
-        return {}
+        """Costs of every layer, and sizes of every tensor, at every measured size; shape (layers or tensors, sizes).
 
-    @cached_property
-    def _tensor_table(self) -> np.ndarray:
-        rows = [tensor.size_bytes for tensor in self.tensors]
-        return np.array(rows, dtype=float).reshape(len(rows), len(self.microbatch_sizes))
-
-    def _interpolate(self, table: np.ndarray, size: float) -> np.ndarray:
-        sizes = np.array(self.microbatch_sizes, dtype=float)
-        if size < 1:
-            raise InputError("microbatch_size", str(size), ">= 1")
-        if len(sizes) == 1:
-            return table[:, 0] * (size / sizes[0])
-        k = int(np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2))
-        share = (size - sizes[k]) / (sizes[k + 1] - sizes[k])
-        line: np.ndarray = table[:, k] + share * (table[:, k + 1] - table[:, k])
-        # Below the smallest measured size, a steep line may cross zero. The lower bound is proportional to the size.
-        floor = table[:, 0] * (size / sizes[0]) if share < 0 else np.zeros(len(table))
-        return np.maximum(line, floor)
+        They are cached because planners read them repeatedly.
+        """
+        nothing = (0.0,) * len(self.microbatch_sizes)
+        rows = {name: [getattr(layer, name) or nothing for layer in self.layers] for name in _BY_SIZE}
+        rows["size_bytes"] = [tensor.size_bytes for tensor in self.tensors]
+        return {name: np.array(own, dtype=float).reshape(len(own), len(nothing)) for name, own in rows.items()}
 
     @cached_property
     def unique_weights_bytes(self) -> float:
@@ -364,16 +343,15 @@ class ModelProfile:
             seen.update(layer.parameters)
         return total
 
-    def to_json(self) -> str:
-        """Serialize the profile to JSON; `from_json` is the inverse."""
-        return json.dumps(self._data(), indent=1)
+    def to_json(self, indent: int | None = 1) -> str:
+        """Serialize the profile to JSON; `from_json` is the inverse.
 
-    def _data(self) -> dict[str, Any]:
-        """Return the profile as plain data, without optional fields that are unset.
+        Optional fields that are unset are left out, which keeps the text of profiles from before these fields existed.
 
-        Omitting unset fields keeps the text of profiles from before these fields existed.
+        Arguments:
+            indent: spaces of each level; None for one line.
         """
-        data: dict[str, Any] = as_data(self)
+        data: dict[str, Any] = asdict(self)
         for name in (
             "sequence_parallel",
             "coupled_step",
@@ -400,7 +378,7 @@ class ModelProfile:
         for name in ("clip_grad_norm", "correction", "compiled"):
             if data[name] is None:
                 del data[name]
-        return data
+        return json.dumps(data, indent=indent)
 
     @classmethod
     def from_json(cls, text: bytes | str, place: str = "profile") -> "ModelProfile":
@@ -426,7 +404,7 @@ class ModelProfile:
 
         Saving and reading a profile does not change its digest.
         """
-        return digest(json.dumps(_floats(self._data())).encode())
+        return digest(json.dumps(_floats(json.loads(self.to_json(indent=None)))).encode())
 
     def save(self, path: str | Path) -> None:
         """Write the profile to a file atomically, as JSON."""
@@ -436,6 +414,25 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, optionally compressed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
+
+
+def _interpolated(microbatch_sizes: tuple[int, ...], table: np.ndarray, size: float) -> np.ndarray:
+    """Return the rows of a table at one microbatch size, as `ModelProfile.column` explains.
+
+    Arguments:
+        table: values of shape (rows, microbatch sizes).
+    """
+    sizes = np.array(microbatch_sizes, dtype=float)
+    if size < 1:
+        raise InputError("microbatch_size", str(size), ">= 1")
+    if len(sizes) == 1:
+        return table[:, 0] * (size / sizes[0])
+    k = int(np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2))
+    share = (size - sizes[k]) / (sizes[k + 1] - sizes[k])
+    line: np.ndarray = table[:, k] + share * (table[:, k + 1] - table[:, k])
+    # Below the smallest measured size, a steep line may cross zero. The lower bound is proportional to the size.
+    floor = table[:, 0] * (size / sizes[0]) if share < 0 else np.zeros(len(table))
+    return np.maximum(line, floor)
 
 
 def _floats(data: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hocket.cost.compute import Columns, flops_factor, ready_fractions, step_s
+from hocket.cost.compute import Columns, flops_factor, ready_fractions
 from hocket.errors import InputError
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.layer import Layer, Tensor
@@ -46,22 +46,22 @@ def test_bytes_of_parameters() -> None:
 def test_a_shared_parameter_is_stepped_once() -> None:
     """A layer with only parameters of earlier layers adds no step."""
     profile = tied()
-    assert step_s(profile, (0, 1, 2)) == 2.75
+    assert Columns(profile).step_s((0, 1, 2)) == 2.75
     again = replace(profile, layers=(*profile.layers, replace(profile.layers[0], name="again")))
-    assert step_s(again, (0, 1, 2, 3)) == 2.75
-    assert step_s(again, (3,)) == 1.0
+    assert Columns(again).step_s((0, 1, 2, 3)) == 2.75
+    assert Columns(again).step_s((3,)) == 1.0
     copying = replace(again, layers=tuple(replace(layer, copy_s=0.25) for layer in again.layers))
-    assert step_s(copying, (0, 1, 2, 3)) == 2.75
-    assert step_s(copying, (0, 1, 2, 3), copies=True) == 3.5
+    assert Columns(copying).step_s((0, 1, 2, 3)) == 2.75
+    assert Columns(copying).step_s((0, 1, 2, 3), copies=True) == 3.5
 
 
 def test_a_step_costs_something_besides_its_layers() -> None:
     """A step has fixed seconds for a stage with parameters to train."""
     profile = replace(tied(), step_call_s=0.5)
-    assert step_s(profile, (0, 1, 2)) == 3.25
-    assert step_s(profile, (1,)) == 1.0
+    assert Columns(profile).step_s((0, 1, 2)) == 3.25
+    assert Columns(profile).step_s((1,)) == 1.0
     frozen = replace(profile.layers[1], gradients_bytes=0, step_s=0.0)
-    assert step_s(replace(profile, layers=(profile.layers[0], frozen, profile.layers[2])), (1,)) == 0.0
+    assert Columns(replace(profile, layers=(profile.layers[0], frozen, profile.layers[2]))).step_s((1,)) == 0.0
 
 
 def test_ready_fractions_follow_the_backward() -> None:

@@ -15,8 +15,8 @@ from hocket.profiling.profile import ModelProfile
 def test_seconds_of_a_load_between_measured_sizes() -> None:
     """Load seconds lie on a line through the measured sizes; 0 if not measured."""
     profile = replace(chain(2, microbatch_sizes=(2, 4)), load_s=(1.0, 1.5))
-    assert [profile.loading_s(size) for size in (2, 3, 4, 6)] == pytest.approx([1.0, 1.25, 1.5, 2.0])
-    assert chain(2).loading_s(2) == 0.0
+    assert [profile.figures(size).load_s for size in (2, 3, 4, 6)] == pytest.approx([1.0, 1.25, 1.5, 2.0])
+    assert chain(2).figures(2).load_s == 0.0
     assert ModelProfile.from_json(profile.to_json()) == profile
 
 
@@ -96,12 +96,12 @@ def test_standard_deviations_between_measured_sizes() -> None:
     profile = replace(
         chain(2, microbatch_sizes=(2, 4)), whole_forward_std_s=(1.0, 2.0), whole_backward_std_s=(3.0, 3.0)
     )
-    assert profile.deviation_s(3) == pytest.approx((2.5**0.5, 3.0))
-    assert profile.deviation_s(6) == pytest.approx((7.0**0.5, 3.0))
+    assert profile.figures(3).deviation_s == pytest.approx((2.5**0.5, 3.0))
+    assert profile.figures(6).deviation_s == pytest.approx((7.0**0.5, 3.0))
     one = replace(chain(2, microbatch_sizes=(2,)), whole_forward_std_s=(1.0,))
-    assert one.deviation_s(8) == pytest.approx((2.0, 0.0))
+    assert one.figures(8).deviation_s == pytest.approx((2.0, 0.0))
     assert ModelProfile.from_json(profile.to_json()) == profile
-    assert chain(2).deviation_s(2) == (0.0, 0.0)
+    assert chain(2).figures(2).deviation_s == (0.0, 0.0)
     assert "std_s" not in chain(2).to_json()
 
 

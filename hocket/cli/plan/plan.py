@@ -14,9 +14,7 @@ from hocket.cli.plan.goals import Deadline, Objective, Samples, Tokens, goal_fro
 from hocket.printable import say
 
 if TYPE_CHECKING:
-    from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.subclusters import Planned
-    from hocket.planning.predict.feedback import RunFeedback
     from hocket.planning.search.result import Search
     from hocket.profiling.profile import ModelProfile
 
@@ -156,6 +154,7 @@ def plan(
     from hocket.hardware.cluster import Cluster
     from hocket.planning.goals.for_profile import plan_profile
     from hocket.planning.load import check_profile_replaced, profile_beside
+    from hocket.planning.predict.feedback import experience_of
     from hocket.planning.search.batch_size import best_batch
     from hocket.planning.search.request import PlanRequest
     from hocket.profiling.analytic.sizes import open_model
@@ -186,7 +185,8 @@ def plan(
                 raise InputError("--tensor-profile", f"{path}, a profile of 1 device", expected)
         read = {Path(model): loaded, **members}
         known = Cluster.read(cluster)
-        past = known_run(loaded, known, output) if feedback else None
+        folder = output.resolve().parent if output else Path()  # measurements are beside the plan that was run
+        past = experience_of(folder, output, loaded, known) if feedback else None
         if past is not None:
             profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
             for beside in [profile_beside(output, name) for name in profiles] if output else []:
@@ -275,23 +275,6 @@ def _buckets(word: str) -> str | float:
         return float(word)
     except ValueError:
         return read_size(word, "--buckets") if word[:1].isdecimal() else word
-
-
-def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "RunFeedback | None":
-    """Read the measurements of an earlier run of this profile on this cluster.
-
-    They are read from the folder of the new plan.
-
-    Arguments:
-        output: file of the new plan; None for the current folder.
-
-    Returns:
-        Measurements of the earlier run; None if there are none.
-    """
-    from hocket.planning.predict.feedback import experience_of
-
-    folder = output.resolve().parent if output else Path()
-    return experience_of(folder, output, profile, cluster)
 
 
 def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:

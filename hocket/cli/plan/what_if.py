@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli.output.options import Json, at_least_one
-from hocket.cli.plan.plan import known_run
 from hocket.printable import say
 
 if TYPE_CHECKING:
@@ -159,12 +158,13 @@ class _WhatIfOptions:
         if batch is None:
             raise InputError("--planned-batch", "nothing", "the samples of a step, for a model with a cluster")
         from hocket.planning.explain.what_if import ask_profile, ask_sizes
+        from hocket.planning.predict.feedback import experience_of
 
         self.cluster, self.batch_size = Cluster.read(cluster), batch
         request = PlanRequest(batch)
         loaded = open_model(model)
         if isinstance(loaded, ModelProfile):
-            past = known_run(loaded, self.cluster, None) if feedback else None
+            past = experience_of(Path(), None, loaded, self.cluster) if feedback else None
             if past is not None:
                 say(f"note: {past.line}; --no-feedback disables this", file=sys.stderr)
                 loaded, self.cluster = past.applied(loaded), past.on(self.cluster)

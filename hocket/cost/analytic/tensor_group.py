@@ -38,7 +38,7 @@ def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
     found = [profile.on(name) for name in profile.elsewhere]
     for name in names:
         if name not in (profile.device_type, *profile.elsewhere):
-            found.append(_scaled(profile, name, type_factor(profile, cluster, name)))
+            found.append(_scaled(profile, name, type_factor(profile.device_type, profile.dtype, cluster, name)))
     return profile.knowing(found) if len(found) > len(profile.elsewhere) else profile
 
 

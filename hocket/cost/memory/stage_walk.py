@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cost.compute import LayerFigures
+from hocket.profiling.layer import LayerFigures
 from hocket.profiling.profile import ModelProfile
 
 LOSS_BYTES = 8.0  # the gradient of the loss is one number, which stays until the backward is over

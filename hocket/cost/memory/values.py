@@ -168,9 +168,9 @@ class PlanMemory:
     ) -> None:
         self._columns, self._cuts, self.bundles, self._swaps = columns, cuts, Bundles(cuts, samples), swaps
         profile = columns.profile
-        self._borders = crossing(profile, cuts)
-        self._batch = batch_tensors(profile, cuts)
-        ties = ties_of(profile, cuts)
+        self._borders = crossing(profile.tensors, cuts)
+        self._batch = batch_tensors(profile.tensors, cuts)
+        ties = ties_of(profile.layers, cuts)
         self.stages = tuple(stage_bytes(columns, cuts, s, ties) for s in range(len(cuts)))
         self._added: dict[tuple[int, int], int] = {}
         """For weights that several stages share on the same devices: (stage, bucket) -> first of these stages.

@@ -102,7 +102,7 @@ def _parts(opened: LoadedPlan, devices: Collection[int]) -> Iterator[PlanPart]:
     """Yield excerpts of a long plan, each about twice as long as the one before, up to the longest."""
     plan = opened.plan
     run, cuts, batch = opened.run, opened.run.cuts, opened.run.batch
-    column = column_of(run.profile, run.cluster, cuts, *batch)
+    column = column_of(run.profile.tensors, run.cluster, cuts, *batch)
     if column is not None and any((one in devices) != (twin in devices) for one, twin in _pairs(opened, column)):
         column = None
     columns = 1 if column is None else plan.batch_size // column.batch_size

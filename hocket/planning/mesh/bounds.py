@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.cost.compute import Columns, step_s
+from hocket.cost.compute import Columns
 from hocket.cost.transfer import TransferTime, collective
 from hocket.hardware.groups import Grouped
 from hocket.planning.mesh.bound_tables import Bound, PrefixTables, before, doubled, flying, sums
@@ -320,7 +320,7 @@ class MeshBounds:
         """
         on = zip(self.columns, ground.has[:, stage], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[stage]))
-        return min(step_s(one.profile, layers, copies, share) for one, has in on if has)
+        return min(one.step_s(layers, copies, share) for one, has in on if has)
 
     @cached_property
     def columns(self) -> list[Columns]:

@@ -29,7 +29,7 @@ def group_bytes(plan: Plan, profile: ModelProfile) -> float:
                 reduced += count * float(reduced_bytes[i]) * (reductions * again + reductions_back)
                 gathered += count * float(gathered_bytes[i]) * (gathers * again + gathers_back)
         sizes = profile.tensor_bytes(size)
-        for indices in crossing(profile, cuts).values() if plan.slices else ():
+        for indices in crossing(profile.tensors, cuts).values() if plan.slices else ():
             back = [i for i in indices if profile.tensors[i].gradient]
             for message in (indices, back):
                 if not any(profile.tensors[i].own for i in message):  # such a message is sent whole

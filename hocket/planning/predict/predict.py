@@ -262,7 +262,7 @@ def _alone(run: PlannedRun) -> tuple[PlannedRun, PipelineReplica | None]:
     samples, each = run.batch
     if run.swap is not None:
         return run, None
-    column = column_of(run.profile, run.cluster, run.cuts, samples, each)
+    column = column_of(run.profile.tensors, run.cluster, run.cuts, samples, each)
     return (run, None) if column is None else (replace(run, cuts=column.cuts, batch=(column.batch_size, each)), column)
 
 

@@ -5,13 +5,14 @@ microbatch, and they meet only in gradient sums. If they cannot slow each other 
 devices cost as much to simulate as one pipeline. The result is the same as for the whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
+from typing import Any
 
 from hocket.cost.contention import transfer_uses
 from hocket.hardware.cluster import Cluster
-from hocket.program.passes.borders import LayerGraph, StageCut, crossing
+from hocket.program.passes.borders import StageCut, crossing
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class PipelineReplica:
 
 
 def column_of(
-    graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
+    tensors: Sequence[Any], cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int
 ) -> PipelineReplica | None:
     """The first pipeline (column) of a plan; None if it does not stand for all.
 
@@ -67,11 +68,14 @@ def column_of(
     - microbatches differ in size, or several run together;
     - devices have several waves;
     - columns have different devices, or share links or cores.
+
+    Arguments:
+        tensors: tensors between layers, as in `LayerGraph`.
     """
     count = gcd(*(len(cut.devices) for cut in cuts))
     if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 or cut.wave for cut in cuts):
         return None
-    if cluster.host_cores is not None or not _alike(graph, cluster, cuts, count):
+    if cluster.host_cores is not None or not _alike(tensors, cluster, cuts, count):
         return None
     first = tuple(
         replace(
@@ -84,7 +88,7 @@ def column_of(
     return PipelineReplica(first, batch_size // count)
 
 
-def _alike(graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
+def _alike(tensors: Sequence[Any], cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
     """True if columns have equal devices and links, and share none.
 
     Arguments:
@@ -99,7 +103,7 @@ def _alike(graph: LayerGraph, cluster: Cluster, cuts: tuple[StageCut, ...], coun
             if owners.setdefault(device, k % count) != k % count:
                 return False
     used: dict[object, int] = {}
-    for source, target in crossing(graph, cuts):
+    for source, target in crossing(tensors, cuts):
         here, there = cuts[source].devices, cuts[target].devices
         pairs = [(here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there)))]
         levels = [cluster.level_between(*pair) for pair in pairs]

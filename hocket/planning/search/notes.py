@@ -25,28 +25,14 @@ def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
         yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
 
 
-def note_of_extrapolation(profile: ModelProfile, best: Sequence[Evaluated]) -> Iterator[str]:
-    """Yield a note if merged microbatches are outside of the profiled sizes.
+def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster, best: Sequence[Evaluated]) -> Iterator[str]:
+    """Yield notes that hold for all plans of a search.
+
+    They are about obstacles to training, rough estimates, differences from training in one process, and merged
+    microbatches of the best plan that are outside of the profiled sizes.
 
     Arguments:
         best: the best candidate alone, or nothing.
-    """
-    known = profile.microbatch_sizes
-    for one in best:
-        batches = one.plan.batches
-        if not profile.worked_out and merges_microbatches(one.strategy):
-            sizes = {batches.samples(0, batches.count // len(stage.devices)) for stage in one.plan.stages}
-            if outside := sorted(size for size in sizes if not known[0] <= size <= known[-1]):
-                yield (
-                    f"the best plan runs {', '.join(map(str, outside))} samples at once, and the profile has "
-                    f"{', '.join(map(str, known))}: its seconds are extrapolated; measure these sizes with `hocket profile -b`"
-                )
-
-
-def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster) -> Iterator[str]:
-    """Yield notes that hold for all plans of a search.
-
-    They are about obstacles to training, rough estimates, and differences from training in one process.
     """
     batch_size = space.batch_size
     known = profile.microbatch_sizes
@@ -62,3 +48,12 @@ def notes_of(profile: ModelProfile, space: SearchSpace, cluster: Cluster) -> Ite
         )
     yield from note_of_types(profile, cluster)
     yield from (one.text for one in differences(profile))
+    for one in best if not profile.worked_out else ():
+        batches = one.plan.batches
+        if merges_microbatches(one.strategy):
+            sizes = {batches.samples(0, batches.count // len(stage.devices)) for stage in one.plan.stages}
+            if outside := sorted(size for size in sizes if not known[0] <= size <= known[-1]):
+                yield (
+                    f"the best plan runs {', '.join(map(str, outside))} samples at once, and the profile has "
+                    f"{', '.join(map(str, known))}: its seconds are extrapolated; measure these sizes with `hocket profile -b`"
+                )

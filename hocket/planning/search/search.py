@@ -24,7 +24,7 @@ from hocket.planning.burst.amplification_limit import Tolerance, alone_words
 from hocket.planning.plan import Plan
 from hocket.planning.predict.update_semantics import considered
 from hocket.planning.search.failures import failed
-from hocket.planning.search.notes import note_of_extrapolation, notes_of
+from hocket.planning.search.notes import notes_of
 from hocket.planning.search.profiled_candidates import ProfiledCandidates
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated, Refused, Search, joined, ordered
@@ -126,14 +126,14 @@ class _Width:
         if request.swap is not None:
             baselines = self._baselines(request.swap, progress)
             order = tuple(ordered(baselines.candidates))
-            notes = [*notes_of(profile, self.space, cluster), *note_of_extrapolation(profile, order[:1])]
+            notes = list(notes_of(profile, self.space, cluster, order[:1]))
             return Search(order, tuple(baselines.refused), clock() - began, baselines.considered, tuple(notes))
         tried = ProfiledCandidates(self.space, self.path, self.tolerance, self._rebucketed, progress)
         for name in chosen:
             tried.offer(name)
         tried.run()
-        found = ordered(_of_groups(tried.found, profile, cluster))
-        notes = [*notes_of(profile, self.space, cluster), *note_of_extrapolation(profile, found[:1])]
+        found = ordered(map(self._on_cluster, tried.found))
+        notes = list(notes_of(profile, self.space, cluster, found[:1]))
         at = progress or (lambda done, total, what: None)
         if profile.compiled is not None:
             at(0, 0, "stages worth compiling")
@@ -182,7 +182,26 @@ class _Width:
     def _rebucketed(self, plan: Plan) -> Rebucketed | None:
         if self.request.buckets != AUTO or self.tolerance is None:
             return None
-        return kept_by_buckets(_of_group(plan, self.profile, self.cluster), self.profile, self.tolerance)
+        return kept_by_buckets(self._of_group(plan), self.profile, self.tolerance)
+
+    def _on_cluster(self, one: Evaluated) -> Evaluated:
+        """Candidate with a plan for the whole cluster, not for groups.
+
+        The plan names the profile of one tensor-parallel rank.
+        """
+        profile = self.profile
+        if profile.tensor == 1:
+            return one
+        config = f"{one.config} t{profile.tensor}{'s' if profile.sequence_parallel else ''}"
+        return replace(one, config=config, plan=self._of_group(one.plan))
+
+    def _of_group(self, plan: Plan) -> Plan:
+        profile = self.profile
+        if profile.tensor == 1:
+            return plan
+        along = profile.sequence_parallel
+        whole = replace(plan, cluster=self.cluster, tensor=profile.tensor, profile_digest=profile.digest)
+        return replace(whole, slices=not along, sequence_parallel=along)
 
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
         """Search plans that swap.
@@ -232,24 +251,3 @@ def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> 
     except Exception as error:
         refused.append(failed(one.strategy, f"{one.config} compiled", error))
         return one
-
-
-def _of_groups(candidates: list[Evaluated], profile: ModelProfile, cluster: Cluster) -> list[Evaluated]:
-    """Candidates with plans for the whole cluster, not for groups.
-
-    The plans name the profile of one tensor-parallel rank.
-    """
-    if profile.tensor == 1:
-        return candidates
-    config = f"t{profile.tensor}{'s' if profile.sequence_parallel else ''}"
-    return [
-        replace(one, config=f"{one.config} {config}", plan=_of_group(one.plan, profile, cluster)) for one in candidates
-    ]
-
-
-def _of_group(plan: Plan, profile: ModelProfile, cluster: Cluster) -> Plan:
-    if profile.tensor == 1:
-        return plan
-    along = profile.sequence_parallel
-    whole = replace(plan, cluster=cluster, tensor=profile.tensor, profile_digest=profile.digest)
-    return replace(whole, slices=not along, sequence_parallel=along)

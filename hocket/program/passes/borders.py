@@ -98,10 +98,13 @@ class Tie:
     stages: tuple[int, ...]
 
 
-def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
+def check_cuts(layers: Sequence[Any], tensors: Sequence[Any], cuts: Sequence[StageCut]) -> None:
     """Check that each wave has every layer exactly once, and that tensors go forward.
 
     Without waves, all stages together are one wave: one replica of the model.
+
+    Arguments:
+        layers, tensors: as in `LayerGraph`.
 
     Raises:
         InputError: names the layer, or the tensor, and the stages.
@@ -110,7 +113,7 @@ def check_cuts(graph: LayerGraph, cuts: Sequence[StageCut]) -> None:
         if not cut.layers:
             raise InputError(f"stages.{s}.layers", "no layers", "at least one")
     for wave in _waves(cuts):
-        _check_wave(graph, wave)
+        _check_wave(layers, tensors, wave)
 
 
 Wave = Sequence[tuple[int, StageCut]]  # (number, stage) of all stages of one replica of the model
@@ -122,40 +125,40 @@ def _waves(cuts: Sequence[StageCut]) -> list[Wave]:
     return [[(s, cut) for s, cut in enumerate(cuts) if cut.wave == wave] for wave in numbers]
 
 
-def _check_wave(graph: LayerGraph, wave: Wave) -> None:
+def _check_wave(layers: Sequence[Any], tensors: Sequence[Any], wave: Wave) -> None:
     stage_of: dict[int, int] = {}
     for s, cut in wave:
         for layer in cut.layers:
             if layer in stage_of:
-                name = graph.layers[layer].name
+                name = layers[layer].name
                 raise InputError(
                     f"stages.{s}.layers", f"{name!r}, which is already in stage {stage_of[layer]}", "each once"
                 )
             stage_of[layer] = s
-    missing = [graph.layers[i].name for i in range(len(graph.layers)) if i not in stage_of]
+    missing = [layer.name for i, layer in enumerate(layers) if i not in stage_of]
     if missing:
         raise InputError(
             "stages", f"no stage for layer {missing[0]!r} ({len(missing)} missing)", "every layer in a stage"
         )
-    for tensor in graph.tensors:
+    for tensor in tensors:
         for target in tensor.targets:
             if tensor.source >= 0 and stage_of[tensor.source] > stage_of[target]:
                 raise InputError(
                     "stages",
                     f"tensor {tensor.name!r} from stage {stage_of[tensor.source]} back to stage {stage_of[target]}",
                     "tensors that go forward only",
-                    f"Move layer {graph.layers[target].name!r} after {graph.layers[tensor.source].name!r}.",
+                    f"Move layer {layers[target].name!r} after {layers[tensor.source].name!r}.",
                 )
 
 
-def ties_of(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
+def ties_of(layers: Sequence[Any], cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
     """Parameters on more than one stage, grouped by the set of stages that share them."""
     groups: dict[tuple[int, ...], list[str]] = {}
     for wave in _waves(cuts):
         where: dict[str, set[int]] = {}
         for s, cut in wave:
             for layer in cut.layers:
-                for parameter in graph.layers[layer].parameters:
+                for parameter in layers[layer].parameters:
                     where.setdefault(parameter, set()).add(s)
         for parameter, stages in where.items():
             if len(stages) > 1:
@@ -163,12 +166,12 @@ def ties_of(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
     return tuple(Tie(tuple(sorted(parameters)), stages) for stages, parameters in sorted(groups.items()))
 
 
-def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
+def crossing(tensors: Sequence[Any], cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
     """Indices of the tensors between stages, by (source stage, target stage)."""
     found: dict[tuple[int, int], list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
-        for index, tensor in enumerate(graph.tensors):
+        for index, tensor in enumerate(tensors):
             if tensor.source < 0:
                 continue
             source = stage_of[tensor.source]
@@ -177,12 +180,12 @@ def crossing(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[tuple[int, int
     return {pair: tuple(indices) for pair, indices in sorted(found.items())}
 
 
-def batch_tensors(graph: LayerGraph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
+def batch_tensors(tensors: Sequence[Any], cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
     """Indices of the batch's own tensors that each stage reads, by stage."""
     found: dict[int, list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
-        for index, tensor in enumerate(graph.tensors):
+        for index, tensor in enumerate(tensors):
             if tensor.source < 0:
                 for stage in sorted({stage_of[t] for t in tensor.targets}):
                     found.setdefault(stage, []).append(index)
@@ -195,11 +198,12 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
     Raises:
         InputError: see `check_cuts`.
     """
-    check_cuts(graph, cuts)
-    borders = crossing(graph, cuts)
-    needs_gradient = {pair for pair, indices in borders.items() if any(graph.tensors[i].gradient for i in indices)}
-    batch = batch_tensors(graph, cuts)
-    ties = ties_of(graph, cuts)
+    layers, tensors = graph.layers, graph.tensors
+    check_cuts(layers, tensors, cuts)
+    borders = crossing(tensors, cuts)
+    needs_gradient = {pair for pair, indices in borders.items() if any(tensors[i].gradient for i in indices)}
+    batch = batch_tensors(tensors, cuts)
+    ties = ties_of(layers, cuts)
     shapes = []
     for s, cut in enumerate(cuts):
         own = max(1, len(cut.buckets))

@@ -3,13 +3,13 @@
 These are layers, parameters by bucket, tensors of the batch, and tensors of stage boundaries.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from hocket.profiling.capture.capture import Captured
 from hocket.program.order import scattered, summed
-from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
+from hocket.program.passes.borders import Tie, batch_tensors, crossing, ties_of
 from hocket.program.program import StageShape
 from hocket.program.rank_layout import RankLayout
 from hocket.runtime.update.buckets import GradientBucket
@@ -52,56 +52,62 @@ class StagePart:
 
 def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePart, ...]:
     """Return the stages of one device, ascending."""
-    cuts, shapes = layout.cuts, layout.shapes
-    ties = ties_of(captured, cuts)
-    return tuple(_part(captured, cuts, shapes, ties, s) for s, cut in enumerate(cuts) if device in cut.devices)
-
-
-def _part(
-    captured: Captured, cuts: tuple[StageCut, ...], shapes: tuple[StageShape, ...], ties: tuple[Tie, ...], s: int
-) -> StagePart:
-    cut, borders = cuts[s], crossing(captured, cuts)
+    cuts, shapes, layers, tensors = layout.cuts, layout.shapes, captured.layers, captured.tensors
+    ties, borders, of_batch = ties_of(layers, cuts), crossing(tensors, cuts), batch_tensors(tensors, cuts)
     key_of = {name: key for key, name in captured.batch_names.items()}
-    batch = [captured.tensors[i].name for i in batch_tensors(captured, cuts).get(s, ())]
-    used = {name for layer in cut.layers for name in captured.layers[layer].parameters}
-    parameters = tuple(name for name, _ in captured.job.model.named_parameters() if name in used)
-    buckets = parameter_buckets(captured, cut, [tie for tie in ties if s in tie.stages])
-    whole = {pair: tuple(captured.tensors[i].name for i in indices) for pair, indices in borders.items() if s in pair}
-    flowing = {
-        pair: tuple(captured.tensors[i].name for i in indices if captured.tensors[i].gradient)
-        for pair, indices in borders.items()
-        if s in pair
-    }
-    return StagePart(
-        number=s,
-        shape=shapes[s],
-        layers=cut.layers,
-        parameters=parameters,
-        buckets=tuple(
-            GradientBucket(names, summed(shapes, s, b), scattered(shapes, s, b)) for b, names in enumerate(buckets)
-        ),
-        batch=tuple((name, key_of[name]) for name in batch),
-        arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
-        leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),
-        arriving_gradients=MappingProxyType({a: names for (a, b), names in flowing.items() if b == s}),
-        leaving_gradients=MappingProxyType({b: names for (a, b), names in flowing.items() if a == s}),
-        loss=captured.loss_tensor if len(captured.layers) - 1 in cut.layers else "",
-    )
+    every = dict(captured.job.model.named_parameters())
+    trainable = {name for name, p in every.items() if p.requires_grad}
+    parts = []
+    for s, cut in enumerate(cuts):
+        if device not in cut.devices:
+            continue
+        used = {k: layers[k].parameters for k in cut.layers}
+        buckets = _parameter_buckets(used, cut.buckets, [tie for tie in ties if s in tie.stages], trainable)
+        held = {name for names in used.values() for name in names}
+        own = {pair: [tensors[i] for i in indices] for pair, indices in borders.items() if s in pair}
+        whole = {pair: tuple(tensor.name for tensor in some) for pair, some in own.items()}
+        flowing = {pair: tuple(tensor.name for tensor in some if tensor.gradient) for pair, some in own.items()}
+        parts.append(
+            StagePart(
+                number=s,
+                shape=shapes[s],
+                layers=cut.layers,
+                parameters=tuple(name for name in every if name in held),
+                buckets=tuple(
+                    GradientBucket(names, summed(shapes, s, b), scattered(shapes, s, b))
+                    for b, names in enumerate(buckets)
+                ),
+                batch=tuple((tensors[i].name, key_of[tensors[i].name]) for i in of_batch.get(s, ())),
+                arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
+                leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),
+                arriving_gradients=MappingProxyType({a: names for (a, b), names in flowing.items() if b == s}),
+                leaving_gradients=MappingProxyType({b: names for (a, b), names in flowing.items() if a == s}),
+                loss=captured.loss_tensor if len(layers) - 1 in cut.layers else "",
+            )
+        )
+    return tuple(parts)
 
 
-def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tuple[Names, ...]:
+def _parameter_buckets(
+    parameters: Mapping[int, Names], buckets: Sequence[Sequence[int]], ties: Sequence[Tie], trainable: Set[str]
+) -> tuple[Names, ...]:
     """Return the trainable parameter names of each bucket of a stage.
 
     Buckets of weights tied to other stages come last. A parameter that several layers of the stage use belongs to the
     bucket that a backward completes last.
+
+    Arguments:
+        parameters: names of the parameters of each of the stage's layers.
+        buckets: layers of each gradient bucket; empty for one bucket.
+        ties: ties with other stages.
+        trainable: names of the parameters that require a gradient.
     """
     tied = {name for tie in ties for name in tie.parameters}
-    trainable = {name for name, p in captured.job.model.named_parameters() if p.requires_grad}
-    own = cut.buckets or (cut.layers,)
+    own = buckets or (tuple(parameters),)
     home: dict[str, int] = {}
     for bucket, layers in enumerate(own):
         for layer in layers:
-            for name in captured.layers[layer].parameters:
+            for name in parameters[layer]:
                 if name in trainable and name not in tied:
                     home[name] = max(bucket, home.get(name, bucket))
     found = [tuple(name for name, bucket in home.items() if bucket == b) for b in range(len(own))]

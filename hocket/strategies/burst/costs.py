@@ -196,7 +196,7 @@ class _Seconds:
         known = Columns(profile).on(name)
         if known is not None:
             return cls(known.profile, 1.0)
-        return cls(profile, type_factor(profile, cluster, name))
+        return cls(profile, type_factor(profile.device_type, profile.dtype, cluster, name))
 
     def at(self, samples: np.ndarray) -> np.ndarray:
         """Seconds of forward, backward and step of every layer on one device.

@@ -34,7 +34,7 @@ def test_a_column_gives_what_the_whole_gives(
         offered = [c for one in strategy(name).choices(space) for c in (one, *one.thriftier)]
     except RefusedError:
         return
-    offered = [c for c in offered if column_of(profile, cluster, c.stages, batch_size, c.microbatch_size)]
+    offered = [c for c in offered if column_of(profile.tensors, cluster, c.stages, batch_size, c.microbatch_size)]
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
         try:
             found = predict.predict_choice(space, name, choice)
@@ -57,7 +57,7 @@ def test_the_first_column() -> None:
 
     Figures of the other columns are copies.
     """
-    column = column_of(PROFILE, CLUSTER, CUTS, 8, 2)
+    column = column_of(PROFILE.tensors, CLUSTER, CUTS, 8, 2)
     assert column is not None
     assert [(cut.devices, cut.beside) for cut in column.cuts] == [((0,), (1,)), ((2,), (3,))]
     assert column.batch_size == 4
@@ -74,7 +74,7 @@ def test_a_column_waits_for_the_slowest_of_all(r: int) -> None:
     cluster = Cluster("alike", (Level("server", r, 1e9, shared=False),), "cpu-core")
     space = SearchSpace(profile, cluster, 2 * r)
     choice = Candidate((StageCut((0, 1, 2, 3), tuple(range(r))),), 1, 2 * r)
-    column = column_of(profile, cluster, choice.stages, 2 * r, 1)
+    column = column_of(profile.tensors, cluster, choice.stages, 2 * r, 1)
     assert column is not None
     found = predict.predict_choice(space, "data_parallel", choice)
     with patch.object(predict, "column_of", lambda *_: None):
@@ -90,12 +90,12 @@ def test_where_one_does_not_stand_for_all() -> None:
     Columns that change places do not qualify, either.
     """
     wide = (CUTS[0], StageCut((2, 3), (2,)))
-    assert column_of(PROFILE, CLUSTER, wide, 8, 2) is None
-    assert column_of(PROFILE, CLUSTER, CUTS, 6, 2) is None
+    assert column_of(PROFILE.tensors, CLUSTER, wide, 8, 2) is None
+    assert column_of(PROFILE.tensors, CLUSTER, CUTS, 6, 2) is None
     mixed = replace(CLUSTER, device_type="", nodes=(Node("cpu-core", 1), Node("k80", 3)))
-    assert column_of(PROFILE, mixed, CUTS, 8, 2) is None
+    assert column_of(PROFILE.tensors, mixed, CUTS, 8, 2) is None
     servers = Cluster("two", (Level("server", 2, 1e9), Level("all", 2, 1e9)), "cpu-core")
-    assert column_of(PROFILE, servers, CUTS, 8, 2) is None  # both send over their server's card
-    assert column_of(PROFILE, replace(CLUSTER, host_cores=2.0), CUTS, 8, 2) is None
+    assert column_of(PROFILE.tensors, servers, CUTS, 8, 2) is None  # both send over their server's card
+    assert column_of(PROFILE.tensors, replace(CLUSTER, host_cores=2.0), CUTS, 8, 2) is None
     crossed = (CUTS[0], StageCut((2,), (2, 3)), StageCut((3,), (1, 0)))
-    assert column_of(PROFILE, CLUSTER, crossed, 8, 2) is None
+    assert column_of(PROFILE.tensors, CLUSTER, crossed, 8, 2) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hocket import models
-from hocket.cost.compute import step_s
+from hocket.cost.compute import Columns
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
@@ -80,7 +80,7 @@ def test_every_part_is_timed() -> None:
     assert (seconds.load, seconds.forward, seconds.backward, seconds.step) == (1.0, 1.0, 1.0, 1.0)
     profile = measure(models.small_job("gpt"), (1, 2), MeasureRequest(clock=lambda: float(next(count))))
     assert profile.load_s == (1.0, 1.0)
-    assert step_s(profile, range(len(profile.layers)), copies=True) == pytest.approx(1.0)
+    assert Columns(profile).step_s(range(len(profile.layers)), copies=True) == pytest.approx(1.0)
     # A step of one parameter also costs one second: all of it is fixed cost.
     assert profile.step_call_s == 1.0
     assert all(layer.copy_s == layer.step_s == 0.0 for layer in profile.layers)

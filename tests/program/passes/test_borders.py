@@ -46,7 +46,7 @@ def test_a_skip_crosses_to_every_stage_that_reads_it() -> None:
     """
     profile = chain(4, skips=[(0, 2), (0, 3)])
     cuts = (StageCut((0,), (0,)), StageCut((1,), (1,)), StageCut((2, 3), (2,)))
-    assert crossing(profile, cuts) == {(0, 1): (1,), (0, 2): (1,), (1, 2): (2,)}
+    assert crossing(profile.tensors, cuts) == {(0, 1): (1,), (0, 2): (1,), (1, 2): (2,)}
     assert stage_shapes(profile, cuts)[0].targets == (1, 2)
     assert stage_shapes(profile, cuts)[2].sources == (0, 1)
 
@@ -64,7 +64,7 @@ def test_batch_tensors_go_where_they_are_read() -> None:
     profile = chain(4)
     labels = Tensor("labels", -1, (3,), profile.tensors[0].size_bytes, gradient=False)
     profile = replace(profile, tensors=(*profile.tensors, labels))
-    assert batch_tensors(profile, TWO) == {0: (0,), 1: (4,)}
+    assert batch_tensors(profile.tensors, TWO) == {0: (0,), 1: (4,)}
     assert [stage.batch for stage in stage_shapes(profile, TWO)] == [True, True]
 
 
@@ -74,9 +74,9 @@ def test_ties_across_stages_get_a_bucket_of_their_own() -> None:
     Weights tied within a stage need no bucket.
     """
     profile = chain(4)
-    assert ties_of(tied(profile, 0, 1), TWO) == ()
+    assert ties_of(tied(profile, 0, 1).layers, TWO) == ()
     across = tied(profile, 0, 3)
-    assert ties_of(across, TWO) == (Tie(("shared",), (0, 1)),)
+    assert ties_of(across.layers, TWO) == (Tie(("shared",), (0, 1)),)
     cuts = (replace(TWO[0], buckets=((1,), (0,))), TWO[1])
     first, second = stage_shapes(across, cuts)
     assert (first.buckets, first.tied) == (3, ((2, (0, 1)),))
@@ -99,7 +99,7 @@ def test_cuts_that_are_no_partition(cuts: tuple[tuple[int, ...], ...], words: st
     The error names the layer or tensor, and the stages.
     """
     with pytest.raises(InputError, match=words):
-        check_cuts(chain(4), tuple(StageCut(layers, (s,)) for s, layers in enumerate(cuts)))
+        check_cuts(chain(4).layers, chain(4).tensors, tuple(StageCut(layers, (s,)) for s, layers in enumerate(cuts)))
 
 
 @given(n=st.integers(2, 9), seed=st.integers(0, 10**6), data=st.data())
@@ -116,7 +116,7 @@ def test_every_tensor_crosses_as_often_as_it_must(n: int, seed: int, data: st.Da
         for b, second in enumerate(shapes):
             assert (b in first.targets) == (a in second.sources)
     stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
-    borders = crossing(profile, cuts)
+    borders = crossing(profile.tensors, cuts)
     for index, tensor in enumerate(profile.tensors):
         if tensor.source >= 0:
             readers = {stage_of[target] for target in tensor.targets} - {stage_of[tensor.source]}

@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 
-from hocket.cost.compute import Columns, step_s
+from hocket.cost.compute import Columns
 from hocket.cost.model import CostModel
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import StageCut
@@ -151,7 +151,7 @@ class StageFigures:
                 float(backward.sum()),
                 float(least.forward_s[index].sum()),
                 float(least.backward_s[index].sum()),
-                step_s(profile, layers),
+                self.columns.step_s(layers),
                 float(backward[:first].sum()),
                 float(full.stash_bytes[index].sum()),
                 sum(held for held, _ in own) + sum(profile.layers[i].buffers_bytes for i in index),
