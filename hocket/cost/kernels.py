@@ -38,7 +38,14 @@ def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> fl
 
 
 def operator_s(one: Operator, device: DeviceType, dtype: str) -> float:
-    """Seconds of a single operator; see `seconds`."""
+    """Seconds of a single operator.
+
+    Arguments:
+        dtype: data type of a matrix product without one.
+
+    Raises:
+        InputError: the device type has no rate for the data type.
+    """
     took_s = moving_s(one.moved_bytes, device)
     if isinstance(one, Product):
         peak = _rate(device, one.dtype or dtype)

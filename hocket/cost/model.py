@@ -275,7 +275,7 @@ class CostModel:
         Arguments:
             columns: costs on the device type.
             kind: FORWARD, BACKWARD, STEP or NORM.
-            copies: see `_copies`.
+            copies: True if a step copies the weights, or a backward copies gradients into flat buckets.
         """
         key = (columns.profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:

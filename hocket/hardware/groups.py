@@ -101,7 +101,8 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
     """Turn groups of `width` neighbouring devices into the devices of a cluster.
 
     Arguments:
-        slices: see `Grouped`.
+        width: ranks of a group (tensor-parallel size).
+        slices: True if each rank sends only a slice of a message, for tensors that all ranks have (scatter/gather).
 
     Raises:
         InputError: groups of this width do not fit the levels, or have ranks of different types.
@@ -163,7 +164,7 @@ def _between(level: Level, groups: int, inside: GroupTraffic, sharing: int, slic
         groups: number of groups that the new level joins.
         inside: cost of collectives inside a group.
         sharing: ranks of a group that send over one link.
-        slices: see `Grouped`.
+        slices: True if each rank sends only a slice of a message (scatter/gather).
     """
     steps = level.all_reduce or level.link
     # Each rank reduces its own part, beside its own computation.

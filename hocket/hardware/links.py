@@ -157,15 +157,15 @@ def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
 
 
 def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
-    """Fit latency and bandwidth of a ring's step to bytes and times of all-reduces.
-
-    The fitted link is for `ring_all_reduce_s`.
+    """Fit latency and bandwidth of one step of a ring to the sizes and times of all-reduces.
 
     Arguments:
-        members: number of ranks.
+        members: number of ranks in the ring.
+        sizes_bytes, seconds: size of the tensor and time of each all-reduce, in any order.
 
     Raises:
-        InputError: fewer than two members; or see `fit_alpha_beta`.
+        InputError: fewer than two members, fewer than two different sizes, times that are not positive, or times that
+            do not grow with size.
     """
     if members < 2:
         raise InputError("members", str(members), ">= 2")
@@ -180,7 +180,8 @@ def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]
         Fits by (index of the level, kind of sample).
 
     Raises:
-        InputError: see `fit_alpha_beta`; or samples of one level and kind have different numbers of members.
+        InputError: samples of one level and kind have fewer than two different sizes, times that are not positive or do
+            not grow with size, or different numbers of members.
     """
     fits: dict[tuple[int, str], LinkFit] = {}
     for level, kind in dict.fromkeys((sample.level, sample.kind) for sample in samples):

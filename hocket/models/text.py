@@ -42,7 +42,8 @@ class Text:
     Sample i is `seq` consecutive tokens, and for each of them the next token as its target.
 
     Arguments:
-        path, limit_bytes: as in `text_bytes`.
+        path: file to read; None for the modules of Python's standard library in alphabetical order.
+        limit_bytes: maximum number of bytes to read.
 
     Raises:
         InputError: the text has at most `seq` bytes.

@@ -28,7 +28,7 @@ _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s
 
 @dataclass(frozen=True)
 class OtherDeviceLayer:
-    """Times of a layer on a device type other than the profile's (see `Layer`)."""
+    """Seconds of one layer on a device type other than the profile's."""
 
     device_type: str
     forward_s: tuple[float, ...]
@@ -39,7 +39,15 @@ class OtherDeviceLayer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int]) -> None:
-        """Validate the times; see `Layer.check`."""
+        """Validate the times.
+
+        Arguments:
+            where: location of the layer in the profile, for error messages.
+            sizes: microbatch sizes of the profile.
+
+        Raises:
+            InputError: a field is invalid; the error names the field.
+        """
         for key, values in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             if len(values) != len(sizes):
                 found, expected = f"{len(values)} values", f"{len(sizes)}, one for each microbatch size"
@@ -171,7 +179,7 @@ class Tensor:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int], layers: int) -> None:
-        """Validate the tensor; see `Layer.check`.
+        """Validate the tensor.
 
         Arguments:
             where: location of the tensor in the profile, for error messages.
@@ -200,7 +208,11 @@ class LayerFigures:
     """Costs of all layers for a microbatch of one size.
 
     Attributes:
-        forward_s, backward_s, stash_bytes, working_bytes, backward_bytes, fresh_bytes: as in `Layer`, of shape (layers,).
+        forward_s, backward_s: seconds of each layer, shape (layers,).
+        stash_bytes: activations that autograd saves between forward and backward, shape (layers,).
+        working_bytes: peak temporary memory during forward or backward, shape (layers,).
+        backward_bytes: peak memory of a backward that accumulates into existing weight gradients, shape (layers,).
+        fresh_bytes: peak memory of a backward that allocates the weight gradients, shape (layers,).
         tensor_bytes: bytes of the tensors between layers, of shape (tensors,).
         load_s: seconds to load the microbatch; 0 if not measured.
         deviation_s: standard deviations of the whole model's forward and backward seconds; 0 if unknown. Variances

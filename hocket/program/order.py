@@ -303,7 +303,7 @@ def summed(stages: Stages, stage: int, bucket: int) -> bool:
 
 
 def stages_on(stages: Stages, device: int) -> list[int]:
-    """Numbers of the stages on a device, ascending."""
+    """Indices of the stages on a device, ascending."""
     return [s for s, shape in enumerate(stages) if device in shape.devices]
 
 

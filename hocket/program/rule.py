@@ -71,10 +71,10 @@ class Rule:
         return microbatch // self.batch[stage]
 
     def microbatches(self, stage: int, update: int) -> range:
-        """Numbers of the microbatches that a stage runs for one update.
+        """Indices of the microbatches that a stage runs for one update.
 
-        The update applies their mean gradient. Under `averaged`, this is averaged with the gradient of the half batch
-        before.
+        The update applies the mean gradient of these microbatches. Under `averaged`, the mean gradient is averaged with
+        the gradient of the half batch before.
         """
         first, count = update * self.batch[stage], self.batch[stage]
         if self.kind == "averaged":

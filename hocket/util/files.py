@@ -42,10 +42,10 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a UTF-8 text file as `read_bytes` does, without a byte order mark.
+    """Read a whole UTF-8 text file, without a byte order mark; '.gz' files are decompressed.
 
     Raises:
-        InputError: see `read_bytes`; or the text is not UTF-8.
+        InputError: the file cannot be read, is larger than `limit_bytes` (decompressed), or is not UTF-8.
     """
     try:
         return read_bytes(path, limit_bytes).decode().removeprefix("\ufeff")
@@ -158,10 +158,12 @@ def check_output(path: str | Path, kind: str, mark: str) -> None:
     An output that would replace a file of another kind is refused.
 
     Arguments:
-        kind, mark: see `check_replaced`.
+        kind: name of the file kind that may be replaced, for the message.
+        mark: text within the first 256 bytes of each file of that kind.
 
     Raises:
-        InputError: see `place_to_write` and `check_replaced`.
+        InputError: `path` is a folder or invalid, its folder does not exist or is not writable, or the file exists, is
+            not empty, and does not contain the mark.
     """
     place_to_write(path)
     check_replaced(path, kind, mark)

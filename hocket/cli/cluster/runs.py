@@ -44,7 +44,11 @@ class Site(NamedTuple):
 
     Attributes:
         file: path of the workers' file, for messages.
-        types, given, begin_s, places, known_s: as in `World` (environment.py).
+        types: worker types; with a price folder, at the prices of the start.
+        given: (seconds after `begin_s`, event): spot workers that come and go, and price changes.
+        begin_s: start of the workload, in seconds since 1970; None without a price folder.
+        places: cloud offer of each worker type that names one, by name of the type.
+        known_s: time of the last known price, in seconds since 1970; infinite without a price folder.
         table: throughputs by job type and worker type.
     """
 

@@ -64,9 +64,9 @@ class Fusion:
         return tuple(range(begin, end) for begin, end in pairwise((0, *self.ends)))
 
     def stages(self, gradients: ReadyGradients, model: OverlapModel) -> tuple[OverlapStage, ...]:
-        """Phases of the backward: one before the first all-reduce, one for each bucket.
+        """Phases of the backward, with their seconds: one before the first all-reduce, then one for each bucket.
 
-        See `OverlapModel.stages`.
+        A bucket's phase begins with its all-reduce, and ends when the next all-reduce begins or the last one ends.
         """
         sizes_bytes = [sum(gradients.sizes_bytes[own.start : own.stop]) for own in self.buckets]
         computes_s = [sum(gradients.computes_s[own.start : own.stop]) for own in self.buckets]
@@ -122,11 +122,11 @@ def allocate(
     threads: Sequence[int] = THREADS,
     chunks: int = CHUNKS,
 ) -> Fusion:
-    """Choose communication threads for given buckets (equations 16 to 19).
+    """Choose the thread count of each bucket's all-reduce, for given buckets (equations 16 to 19).
 
     Arguments:
-        ends: the buckets, as in `Fusion`.
-        threads: numbers of threads to choose from.
+        ends: for each bucket, the number of layers up to its end; ascending, the last is the number of all layers.
+        threads: thread counts to choose from.
         chunks: number of equal time slices of the computation, between which all-reduces begin.
     """
     return _Search(gradients, model, threads, len(ends), chunks, tuple(ends)).best()
@@ -143,7 +143,7 @@ class _Search:
     all-reduces that outlast the computation are all starts tried.
 
     Arguments:
-        ends: given buckets, as in `Fusion`, so that only threads are chosen; None to choose buckets as well.
+        ends: for each given bucket, the number of layers up to its end. None to choose buckets as well as threads.
     """
 
     def __init__(

@@ -45,7 +45,8 @@ def plan_sizes(
     """Plan an analytic model for a goal.
 
     Raises:
-        InputError: as `search_sizes`; costs are compared and a price is not known.
+        InputError: the model, the cluster or the request do not fit together, or costs are compared and a price is not
+            known.
         RefusedError: no part of the cluster serves the goal.
     """
     request.check_for_model()

@@ -29,7 +29,8 @@ def plan_profile(
             (`search_widths`).
 
     Raises:
-        InputError: as `search`; costs are compared and a price is not known.
+        InputError: an unknown strategy, an asynchronous one if only synchronous ones are wanted, or costs are compared
+            and a price is not known.
         RefusedError: no part of the cluster serves the goal.
     """
     if goal.objective == "time":

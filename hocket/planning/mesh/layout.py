@@ -28,12 +28,16 @@ class ParallelLayout:
     """One way to divide devices among tensor, pipeline and data parallelism.
 
     Attributes:
-        tensor, depth, width, chunks: t, p, d and v.
-        samples, microbatches: b and m.
+        tensor: tensor-parallel size, t.
+        depth: number of stages (pipeline-parallel size), p.
+        width: number of data-parallel ranks, d.
+        chunks: number of model chunks on each device, v.
+        samples: microbatch size, b.
+        microbatches: number of microbatches of each data-parallel rank, m.
         recompute: recompute setting of all blocks (cost/analytic/transformer.py); "some" if blocks differ.
         ends: for each stage, the number of layers up to its end; () before the layout is cut into stages.
         again: recompute setting of every layer if they differ (recompute_cut.py); empty otherwise.
-        places: numbers of the tensor-parallel groups of each stage; empty if stage r is on groups r d to
+        places: indices of the tensor-parallel groups of each stage; empty if stage r is on groups r d to
             (r + 1) d - 1. If stages differ in their number of replicas, `width` is 1 and `microbatches` counts the
             whole batch.
         sequence_parallel: True for sequence parallelism in blocks.

@@ -41,7 +41,8 @@ class LayoutFamily:
         tensor: tensor-parallel size.
         recompute: one of `RECOMPUTE`.
         sizes: microbatch sizes.
-        slices: scatter/gather, see `Plan`. With sequence parallelism, a rank's messages are slices already.
+        slices: True if each rank sends only a slice of a message between stages (scatter/gather). With sequence
+            parallelism, a rank's messages are slices already.
         shards: values of `ParallelLayout.shard` to consider, if there are several data-parallel ranks.
         strategies: names from `layout.STRATEGIES`.
     """

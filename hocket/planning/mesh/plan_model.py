@@ -40,7 +40,7 @@ class SizedSearch(SizedSpace):
     The object holds the result of the search.
 
     Attributes:
-        meshes: layouts that were simulated, and counts of those that were refused.
+        meshes: layouts that were simulated, and counts of refused layouts.
         search_s: seconds that the search took.
     """
 

@@ -232,7 +232,7 @@ def layout_space_of(
 
     Arguments:
         sizes: microbatch sizes.
-        slices: True for scatter/gather, as in `Plan`.
+        slices: True if each tensor-parallel rank sends only a slice of a message between stages (scatter/gather).
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
     family = LayoutFamily(mesh.tensor, "none", sizes, slices, mesh.sequence_parallel, (mesh.shard,))

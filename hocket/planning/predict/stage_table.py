@@ -70,7 +70,8 @@ class StageRow(NamedTuple):
     Attributes:
         exact_s: least seconds of a batch; infinite if the stage does not fit into memory.
         seconds: the same, made monotone: no less than the seconds of fewer blocks.
-        quick, thrifty, counts: the mix of recompute settings, as in `Least`.
+        quick, thrifty: the two recompute settings of the blocks.
+        counts: number of blocks with the second setting, `thrifty`.
     """
 
     exact_s: np.ndarray

@@ -70,7 +70,7 @@ def column_of(
     - columns have different devices, or share links or cores.
 
     Arguments:
-        tensors: tensors between layers, as in `LayerGraph`.
+        tensors: tensors between layers, each with the index of the layer that writes it and of the layers that read it.
     """
     count = gcd(*(len(cut.devices) for cut in cuts))
     if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 or cut.wave for cut in cuts):

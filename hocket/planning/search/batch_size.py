@@ -70,8 +70,8 @@ def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]
         planned: function that plans one batch size.
 
     Raises:
-        InputError: as `batches`, and as planning does.
-        RefusedError: planning refuses every batch size; the error is that of the smallest.
+        InputError: the largest batch size is below the smallest, or planning raises it.
+        RefusedError: planning refuses every batch size. The error is the one of the smallest batch size.
     """
     found: dict[int, Planned[F]] = {}
     refused: list[RefusedError] = []

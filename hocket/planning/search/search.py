@@ -75,15 +75,18 @@ def search_widths(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
-    """Search over several tensor-parallel sizes; otherwise like `search`.
+    """Find the best way to train a profiled job on a cluster, with any of several tensor-parallel sizes.
 
     Arguments:
         profiles: profiles of one job, by path: at most one for each tensor-parallel size with sequence parallelism,
             and one without.
-        cluster, request, progress, clock: as for `search`.
+        request: batch size, strategies and other options of the search.
+        progress: called with (done, total, step) for each step of the search; a total of 0 is unknown.
+        clock: seconds, to measure the time of the search.
 
     Raises:
-        InputError: as `search`; or two profiles have the same size, or are of different jobs.
+        InputError: an unknown strategy, an asynchronous one if only synchronous ones are wanted, a field that is only
+            for analytic models, two profiles of the same size, or profiles of different jobs.
     """
     request.check_for_profile()
     first, *others = profiles.items()

@@ -141,7 +141,7 @@ class Captured:
         Size 1 is left out if the model (BatchNorm) refuses it and there are other sizes.
 
         Raises:
-            CaptureError: as `for_size`.
+            CaptureError: the model runs other operations at one of these sizes.
         """
         found, notes = [], []
         for size in microbatch_sizes:

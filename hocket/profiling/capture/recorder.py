@@ -146,7 +146,9 @@ class Recorder(TorchFunctionMode):
         """Add a value for a new tensor, or for one that has changed; return its index.
 
         Arguments:
-            kind, name, fixed: see `RecordedValue`.
+            kind: "batch", "parameter", "buffer", "node" (computed by an operation) or "constant".
+            name: key of the batch's tensor, or global name of the parameter or buffer; "" for other kinds.
+            fixed: True if the tensor depends neither on the batch nor on parameters nor on random numbers.
             node: index of the operation that computed the tensor; -1 for none.
         """
         storage = storage_of(tensor)

@@ -49,7 +49,10 @@ def is_elementwise(job: Job) -> bool:
 
 
 def is_coupled(job: Job) -> bool:
-    """True if the optimizer's step of a weight depends on the other weights, see `check_stages`."""
+    """True if the optimizer's step of a weight depends on the other weights, as far as a trial shows.
+
+    The result is False if nothing is known: the optimizer cannot step float64 weights on the CPU, or steps at random.
+    """
     try:
         with torch.utils._python_dispatch._disable_current_modes():  # type: ignore[no-untyped-call]
             check_stages(job)

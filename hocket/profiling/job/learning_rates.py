@@ -193,7 +193,7 @@ def scheduled(job: Job, own: Mapping[str, nn.Parameter]) -> Scheduled:
     """Return the optimizer of a worker's parameters, with its learning rates.
 
     Arguments:
-        own: local parameters by name; see `optimizer_of`.
+        own: local parameters by name; shards of any shape for sharded parameters.
     """
     optimizer = optimizer_of(job, own)
     return Scheduled(optimizer, LearningRates(job, optimizer))

@@ -77,7 +77,7 @@ def whole_optimizer(job: Job) -> Optimizer:
     """Return the job's optimizer of placeholders, to inspect the parameter groups.
 
     Raises:
-        InputError: see `optimizer_of`.
+        InputError: the job's function does not return one optimizer of exactly the given parameters.
     """
     return make_optimizer(job, stand_ins(job))
 
@@ -86,7 +86,7 @@ def group_names(job: Job) -> list[list[str]]:
     """Return the parameter names of each group of the job's optimizer.
 
     Raises:
-        InputError: see `optimizer_of`.
+        InputError: the job's function does not return one optimizer of exactly the given parameters.
     """
     given = stand_ins(job)
     names = {id(p): name for name, p in given.items()}

@@ -87,7 +87,8 @@ class Measurements:
         step: measurements of the optimizer.
         source: origin of the figures, for people.
         notes: notes for people, in addition to those of the captured job.
-        loss_parts: see ModelProfile.
+        loss_parts: sentence on how the loss of a batch differs from the mean of the losses of its parts; empty if there
+            is no difference or no check.
     """
 
     device_type: str

@@ -24,10 +24,13 @@ _SUM = 1.01  # a step that needs this many times as much as its largest layer ne
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer at one microbatch size (see `hocket.profiling.layer.Layer`).
+    """Bytes of one layer at one microbatch size.
 
     Attributes:
-        stash, working, backward, fresh: `stash_bytes`, `working_bytes`, `backward_bytes` and `fresh_bytes`.
+        stash: activations that autograd saves between forward and backward.
+        working: peak temporary memory during forward or backward, above inputs, outputs and stash.
+        backward: peak memory of a backward that accumulates into existing weight gradients.
+        fresh: peak memory of a backward that allocates the weight gradients.
         keeps: names of tensors between layers that this layer's autograd saves.
         parts: groups of names of tensors between layers with gradients in one storage. The layer's backward allocates
             the storage, which is freed with the last gradient in it.

@@ -104,9 +104,16 @@ def divide_words(
     rank: int,
     members: TensorParallelGroup,
 ) -> None:
-    """Divide an embedding and an output layer, in place, with tied weights.
+    """Divide an embedding and an output layer over the vocabulary, in place; tied weights stay tied.
 
-    Arguments and errors are those of `divide`.
+    Arguments:
+        embedding, output: the two layers and how they are divided; None for a layer that is not divided.
+        width: tensor-parallel size.
+        rank: index of this rank in the group.
+        members: the group, as seen by this rank.
+
+    Raises:
+        InputError: the division does not fit the model.
     """
     ends = [end for end in (embedding, output) if end is not None]
     for end in ends:
@@ -142,7 +149,16 @@ def exchange(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
 
 
 def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: TensorParallelGroup) -> None:
-    """Divide one block, in place; see `divide`."""
+    """Turn one block, in place, into the part that one tensor-parallel rank runs.
+
+    Arguments:
+        width: tensor-parallel size.
+        rank: index of this rank in the group.
+        members: the group, as seen by this rank.
+
+    Raises:
+        InputError: the split does not fit the block.
+    """
     sliced = split.sliced
     along = SequenceSlice(sliced.dim, width, rank, members) if sliced else None
     claims: dict[str, SizeClaims] = {}

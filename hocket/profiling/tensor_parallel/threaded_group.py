@@ -71,7 +71,7 @@ class ThreadedGroup:
 
 
 class _Member:
-    """The group as seen by one rank, see `TensorParallelGroup`."""
+    """A simulated tensor-parallel group, as one of its ranks sees it. Each rank is a thread."""
 
     def __init__(self, together: ThreadedGroup, rank: int) -> None:
         self._together, self._rank = together, rank

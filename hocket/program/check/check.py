@@ -72,7 +72,11 @@ def prove(
 ) -> None:
     """Raise an error if a program is not legal.
 
-    For the arguments, see `check`.
+    Arguments:
+        value_bytes: bytes of a value; None skips the check of memory.
+        capacity_bytes: bytes of memory of each device; None skips the check of device memory.
+        host_bytes: for each device, bytes of host memory that its swapped values may use; None skips the check of host
+            memory.
 
     Raises:
         ProgramError: the message lists the first problems, with a diagram that marks the first one that has a place.

@@ -66,9 +66,10 @@ def problem_at(
     The message names the instruction and its complete place.
 
     Arguments:
-        code: see `Problem`.
-        found, expected: predicate that says what is wrong, and what would be right.
-        mend: sentence that says how to repair it.
+        code: machine-readable kind of the problem, such as "deadlock"; `Problem` lists all kinds.
+        found: predicate that says what is wrong.
+        expected: predicate that says what would be right.
+        mend: sentence that says how to repair the program.
     """
     where = (
         f"{instruction.name} on device {place.device}, lane {place.lane} ({place.part}, instruction {place.position})"

@@ -18,13 +18,14 @@ Meetings = Mapping[Lane, tuple[Lane, ...]]
 
 
 def meetings(lanes: Lanes) -> Meetings:
-    """For each lane with sends or collectives, the lanes that take part in them.
+    """For each lane with sends or collectives, the lanes that take part in these transfers.
 
     A lane of sends meets the peer's receive lane. A lane of collectives meets the same lane on the group's other
     devices.
 
     Arguments:
-        lanes: one part of a program, with matching sends, receives and collectives (see `meeting_problems`).
+        lanes: one part of a program. Each send must have its receive, and each collective its counterpart on every
+            device of the group.
     """
     found: dict[Lane, tuple[Lane, ...]] = {}
     for (device, lane), instructions in lanes.items():

@@ -104,7 +104,8 @@ def check_cuts(layers: Sequence[Any], tensors: Sequence[Any], cuts: Sequence[Sta
     Without waves, all stages together are one wave: one replica of the model.
 
     Arguments:
-        layers, tensors: as in `LayerGraph`.
+        layers: layers of the graph, in topological order.
+        tensors: tensors between layers, each with the index of the layer that writes it and of the layers that read it.
 
     Raises:
         InputError: names the layer, or the tensor, and the stages.
@@ -196,7 +197,7 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
     """Facts of every stage that a program needs.
 
     Raises:
-        InputError: see `check_cuts`.
+        InputError: a wave does not have every layer exactly once, or a tensor goes backward.
     """
     layers, tensors = graph.layers, graph.tensors
     check_cuts(layers, tensors, cuts)

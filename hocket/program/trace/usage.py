@@ -185,7 +185,7 @@ def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple
         series: moments in seconds, and bytes held from each on.
 
     Returns:
-        Moments and bytes as in `series`.
+        Moments in seconds, and bytes held from each moment on; with more moments than `series`.
     """
     seconds, held = series
     if not runs:

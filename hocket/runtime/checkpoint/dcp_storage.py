@@ -244,7 +244,7 @@ def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> t
     """Return the JSON header, and the size in bytes of the data that follow it.
 
     Arguments:
-        given: shapes of whole tensors, see `TensorWriter`.
+        given: shape of each whole tensor of which only a part is written, by the whole tensor's name.
     """
     entries: dict[str, Any] = {}
     wholes: dict[str, str] = {}

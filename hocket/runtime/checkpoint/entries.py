@@ -83,7 +83,7 @@ def flat(
     """Convert an engine's state to checkpoint entries.
 
     Arguments:
-        state: parameters, buffers and optimizer state, see `Worker.state`.
+        state: {"weights": ..., "frozen": ..., "buffers": ..., "optimizer": ...}, each by global name.
         parts: parameters that are rows of a whole parameter, by name. Optimizer state of such a parameter's shape
             consists of the same rows.
 
@@ -110,7 +110,8 @@ def wanted(held: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> Calla
     """Return a predicate: True for the name of a checkpoint entry that a worker needs.
 
     Arguments:
-        held: the worker's parameters and buffers as meta tensors, see `Worker.described`.
+        held: {"weights": ..., "frozen": ..., "buffers": ...} of the worker, each a dictionary of meta tensors by global
+            name.
         parts: parameters that are rows of a whole parameter, by name.
     """
     weights, frozen = (
@@ -126,7 +127,8 @@ def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[s
 
     Arguments:
         found: entries by checkpoint name.
-        held: the worker's parameters as meta tensors, see `Worker.described`.
+        held: {"weights": ..., "frozen": ..., "buffers": ...} of the worker, each a dictionary of meta tensors by global
+            name.
         parts: parameters that are rows of a whole parameter, by name.
 
     Returns:

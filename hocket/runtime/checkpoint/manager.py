@@ -50,7 +50,8 @@ class CheckpointManager:
 
         Arguments:
             board: exchange of JSON values among the workers.
-            resumes: see `Options.resume`.
+            resumes: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0
+                if the folder has no checkpoint. False to start at step 0.
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
         """
@@ -100,7 +101,7 @@ class CheckpointManager:
         Arguments:
             step: number of steps trained at the segment's end.
             periods: number of repetitions of the program's period in the segment.
-            speak: see `resume`.
+            speak: called with messages for the user, as events of kind "note".
 
         Returns:
             The checkpoint's folder. None if weights or optimizer state are nan or infinite and the run continues with

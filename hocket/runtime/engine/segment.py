@@ -83,7 +83,7 @@ class Segment:
         return {value: store.pop(value) for value in list(store) if stages[value.stage].lane == lane}
 
     def _wave(self, lane: str, store: dict[Value, Any], threads: int, number: int) -> None:
-        """Run an additional compute lane in its own thread; see `_compute`.
+        """Run all instructions of an additional compute lane, in the thread of this lane.
 
         Arguments:
             threads: CPU threads of torch for this lane.

@@ -63,7 +63,8 @@ class Device:
 
         Arguments:
             number: number of this device in the program.
-            on_loss: see DeviceMicrobatches.
+            on_loss: called with the microbatch, its loss (a detached scalar tensor), the number of samples, and the
+                weight of the loss in the mean of the batch; None to report no losses.
             memory: keeps memory within budgets; by default created as the plan requires.
             lane: returns the context for the work of a compute lane, such as its CUDA stream.
             guard: decides which steps are skipped; by default no step is skipped.

@@ -161,7 +161,8 @@ def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor
 
     Arguments:
         tensor: tensor in device memory, which may be freed.
-        extents, buffer: as in `copy_out`.
+        extents: parts of device memory that were copied to the buffer.
+        buffer: host buffer with the copies, a uint8 tensor.
     """
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
@@ -178,7 +179,7 @@ def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def size_of(blank: Iterable[Tensor]) -> int:
-    """Return the bytes of a host buffer for these tensors (see `views_of`)."""
+    """Return how many bytes a host buffer needs for tensors of these shapes and dtypes."""
     return sum(map(_span_bytes, blank))
 
 

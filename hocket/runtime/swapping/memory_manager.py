@@ -293,7 +293,7 @@ class MemoryManager:
     def make_room(self, more_bytes: float) -> None:
         """Wait up to half a second until `more_bytes` more fit into the device's budget.
 
-        Other threads release memory meanwhile; see `Storages.wait`.
+        Other threads release memory meanwhile. There is no wait if values need all allocated memory.
         """
         with self._lock:
             self.storages.wait(more_bytes)

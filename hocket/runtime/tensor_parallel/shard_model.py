@@ -130,7 +130,7 @@ class Division:
         weight.
 
         Arguments:
-            state: this rank's parameters, buffers and optimizer state, see `ModelState.state`.
+            state: {"weights": ..., "frozen": ..., "buffers": ..., "optimizer": ...} of this rank, each by global name.
             gather: all-gather between the ranks.
             keeps: False if this rank only contributes its shards. The result then has only tensors that are not
                 divided.

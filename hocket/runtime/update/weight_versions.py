@@ -245,7 +245,7 @@ class StageWeights:
         compute dtype. All other weights have the dtype in which the optimizer updates them.
 
         Arguments:
-            gather: see `state`.
+            gather: all-gather between replicas; needed if this device has only a shard. The call is then collective.
         """
         if not self.gathers:
             found = {name: leaf.detach() for name, leaf in self._current.leaves.items()}

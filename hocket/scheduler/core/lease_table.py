@@ -146,7 +146,8 @@ class LeaseTable:
         """Mark workers as lost, end their leases, and return these with their claims.
 
         Arguments:
-            kind, workers: as for `join`.
+            kind: index of the worker type.
+            workers: indices of the workers within the type.
         """
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)

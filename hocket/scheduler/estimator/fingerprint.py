@@ -24,7 +24,9 @@ class Fitting:
     The tuning is in bench/bench_estimator.py.
 
     Attributes:
-        rank, ridge, rounds: parameters of the matrix completion, see `complete` in matrix_completion.py.
+        rank: maximum rank of the model in the matrix completion.
+        ridge: strength of the regularization in the last round of the matrix completion.
+        rounds: number of alternations between row factors and column factors.
         alone_weight: weight of the logarithms of stand-alone throughputs. With 1, a factor of e in throughput counts
             as much as a difference of 1 in a fraction kept.
         nearest_share: weight of the nearest reference job in an estimate; 1 as in the dissertation; 0 for the

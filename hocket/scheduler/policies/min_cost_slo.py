@@ -127,7 +127,7 @@ def _by_lines(
 
     Arguments:
         prices: dollars per hour of one worker, by column.
-        ratio: as for `allocate`.
+        ratio: True to maximize total throughput over total cost; False for the sum of throughputs over prices.
     """
     demand = deadlines.demand
     apart, floor = np.zeros(len(snapshot.jobs)), 0

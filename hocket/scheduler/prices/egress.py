@@ -107,7 +107,7 @@ class Egress:
             now_s: time of the move, in seconds since 1970.
 
         Raises:
-            InputError: as `move_usd`.
+            InputError: a negative size, or a source cloud without a tariff.
         """
         return move_usd(size_bytes, source, target, self._left_bytes.get(_month(source, now_s), 0.0), self.tariffs)
 
@@ -120,7 +120,7 @@ class Egress:
             now_s: time of the move, in seconds since 1970.
 
         Raises:
-            InputError: as `move_usd`.
+            InputError: a negative size, or a source cloud without a tariff.
         """
         usd = self.quote_usd(size_bytes, source, target, now_s)
         if source.cloud != target.cloud:

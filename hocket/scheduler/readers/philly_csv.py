@@ -40,7 +40,21 @@ def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str
 
 
 def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
-    """Parse the content of a file, as in `read`."""
+    """Parse the content of a file: its jobs, named by line; the earliest arrives at 0.
+
+    A job's scale factor is the largest in the table that is at most its number of GPUs. Its type is drawn among the
+    types with this scale factor.
+
+    Arguments:
+        content: text of the CSV file.
+        path: path of the file, for error messages.
+        table: throughput table that defines the job types.
+        seed: seed of the drawn job types.
+        reference: worker type on which a job takes its duration.
+
+    Raises:
+        InputError: an invalid row, with the file, the line and the field.
+    """
     rng = Random(seed)
     column = table.column.get((reference, True))
     if column is None:

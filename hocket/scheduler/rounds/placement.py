@@ -158,7 +158,7 @@ def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> lis
     Arguments:
         wishes: tuples (need, spread, before) with the fields of PlacementRequest, all for one worker type. The sum of
             `need` must not exceed the number of workers that are up.
-        there: numbers of the workers that are up; worker w is on server w // per_server.
+        there: indices of the workers that are up; worker w is on server w // per_server.
     """
     servers = _Servers(there, per_server)
     found: list[tuple[int, ...]] = [()] * len(wishes)
@@ -177,7 +177,8 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
     Arguments:
         count: number of jobs to place.
         taken: workers of the jobs that stay.
-        there, per_server: as for `place`.
+        there: indices of the workers that are up; worker w is on server w // per_server.
+        per_server: number of workers on each server.
     """
     free = set(there)
     free.difference_update(taken)

@@ -97,7 +97,9 @@ class ClusterSummary:
         slo_violations, with_slo: number of jobs that missed their SLO or are late, and of jobs with an SLO.
         utilization: worker-seconds held by leases, as a fraction of the available ones.
         utilization_by_type: the same fraction, by name of the worker type.
-        rounds, allocations, notes: see ClusterRun.
+        rounds: number of scheduling rounds.
+        allocations: number of calls of the policy.
+        notes: unusual occurrences.
     """
 
     jobs: int

@@ -75,7 +75,11 @@ def simulate(
 
 
 class Simulation:
-    """One simulation run: the event loop and the execution of commands; arguments as for `simulate`.
+    """One simulation run: the event loop and the execution of the core's commands.
+
+    Arguments:
+        table: true throughputs.
+        given: external events with their times in seconds, in time order: price changes, workers joined or lost.
 
     Attributes:
         core: the core that is driven; before `run`, it has not handled any event.

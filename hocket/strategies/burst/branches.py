@@ -36,10 +36,10 @@ class BranchOptions:
     starts: tuple[int, ...]
 
     def at(self, pair: tuple[int, int]) -> tuple[int, dict[int, int]]:
-        """Numbers of devices in the best way.
+        """Device counts of the branches in the best way to run the block.
 
         Arguments:
-            pair: numbers of devices before and after the block, as indices into the counts.
+            pair: device counts before and after the block, as indices into the possible counts.
 
         Returns:
             Number of devices of the branches that run one after the other, and of each branch with separate devices,

@@ -160,7 +160,8 @@ def plan_printed(
     """Find the numbers of devices by the paper's Algorithm 1 to the letter.
 
     Arguments:
-        amplification_limit: as in `BurstLimits`; the algorithm has no other limit.
+        amplification_limit: maximum of every layer's GPU-seconds divided by its seconds on one device; None for no
+            limit. The algorithm has no other limit.
 
     Raises:
         InputError: an argument is invalid.

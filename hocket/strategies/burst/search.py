@@ -99,7 +99,11 @@ class BurstSearch:
         return float(cost[end]), back(came, end)
 
     def seconds(self, counts: tuple[int, ...]) -> float:
-        """Seconds of the plan with these numbers of devices (see `fastest`)."""
+        """Seconds of the plan with these device counts.
+
+        Arguments:
+            counts: device count of the batch, of each unit of the row, and of the loss, as indices into `costs.counts`.
+        """
         return sum(float(step[0][pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
 
     def _edge(self, edge: Edge, where: BranchPosition) -> np.ndarray:

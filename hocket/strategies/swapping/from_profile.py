@@ -27,7 +27,7 @@ def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
     slowest host link of all. Freeing costs only the time of an instruction, because a program reuses its memory.
 
     Arguments:
-        devices: numbers of the devices; all devices of the cluster if empty.
+        devices: indices of the devices; all devices of the cluster if empty.
     """
     devices = devices or tuple(range(cluster.devices))
     peer = min(level.bandwidth_bytes_per_s for level in cluster.levels)

@@ -149,14 +149,28 @@ class Costs:
         return float(compiled.pipeline_s(forward, backward, sizes, counts, costs, self.rates(tasks)))
 
     def peak_bytes(self, ahead: int, forward: Any, back: int, backward: Any) -> float:
-        """Bytes of the task that needs most memory; arguments as for `seconds`."""
+        """Bytes of the task that needs most memory.
+
+        Arguments:
+            ahead: microbatch size of forwards.
+            forward: ends of the forward packs (last layer + 1), after a 0; [0] for no packs.
+            back: microbatch size of backwards.
+            backward: ends of the backward packs, after a 0.
+        """
         first, second, kept = self.at(ahead), self.at(back), [int(k) for k in backward[:-2]]
         peaks = [forward_bytes(first, Pack(a, e), kept) for a, e in pairwise(forward)]
         peaks += [backward_bytes(second, Pack(a, e)) for a, e in pairwise(backward)]
         return max(peaks)
 
     def plan(self, ahead: int, forward: Any, back: int, backward: Any) -> HarmonyPlan:
-        """The plan with these packs; arguments as for `seconds`."""
+        """The plan with these packs.
+
+        Arguments:
+            ahead: microbatch size of forwards.
+            forward: ends of the forward packs (last layer + 1), after a 0; [0] for no packs.
+            back: microbatch size of backwards.
+            backward: ends of the backward packs, after a 0.
+        """
         return HarmonyPlan(
             self.mode,
             self.batch,

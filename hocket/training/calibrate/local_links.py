@@ -140,7 +140,9 @@ class _Found:
         message: bytes and seconds of a message in training.
         reduced: bytes and seconds of an all-reduce in training.
         halves: bytes, and seconds of a reduce-scatter and of an all-gather.
-        sender_copies, post_s, instruction_s: see `Cluster`.
+        sender_copies: True if the sender's compute lane copies a message to shared memory.
+        post_s: seconds of a device's compute lane to begin a send or a receive.
+        instruction_s: seconds that the engine needs for each forward, backward or step, in addition to the layers.
         cores: effective processor cores that the workers share; 0 if not measured.
     """
 

@@ -168,7 +168,7 @@ class _Collectors:
 
     Attributes:
         of: collector of each plan.
-        on_turn: see `train_in_turns`.
+        on_turn: called after a turn, with the index of its plan and the number of steps that this plan has trained.
         done: last report of each worker, by rank.
     """
 

@@ -75,7 +75,8 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
         options: options of `train`, except those of checkpoints.
 
     Raises:
-        InputError, WorkerLost: see `train`.
+        InputError: job, plan or number of workers do not fit.
+        WorkerLost: a worker died, failed or did not answer.
     """
     for name in ("checkpoint", "every", "keep", "resume"):
         if name in options:

@@ -120,7 +120,7 @@ class Proof:
 
     @property
     def _leaves(self) -> list[int]:
-        """Numbers of the argument leaves that need gradients, as in `BlockCall.fresh`."""
+        """Indices, in pytree order, of the argument leaves that need gradients."""
         given = tree_leaves((self.call.args, self.call.kwargs))
         return [
             i

@@ -28,7 +28,7 @@ def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: A
     The model is unchanged.
 
     Arguments:
-        args, kwargs: arguments of one call of the model, as for `find_split`.
+        args, kwargs: arguments of one call of the model, such as the tensors of a small batch.
     """
     links = _links(model, list(dict.fromkeys(path for kind in split.blocks for path in kind.paths)), args, kwargs)
     calls, fewer = calls_of_blocks(model, args, kwargs), _fewer_samples(model, args, kwargs)

@@ -250,7 +250,7 @@ class Groups:
         return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """All-gather over the tensor-parallel group; see `EngineTensorGroup`."""
+        """Return the slices of all ranks of the tensor-parallel group, concatenated along the sequence (all-gather)."""
         return _begun(lambda: self._members.gathered(tensor, width))
 
     def scattered(self, tensor: Tensor) -> Tensor:

@@ -156,7 +156,8 @@ class Outbox(_End):
         Sends must be finished in the order of the `send` calls.
 
         Arguments:
-            message, at: as in `send`.
+            message: the tensor that was passed to `send`.
+            at: byte of the peer's buffer at which the message begins.
 
         Raises:
             RuntimeError: the peer was lost, or did not answer in time.

@@ -78,7 +78,7 @@ def reach(found: Edges, does: np.ndarray, costs: np.ndarray, moves: np.ndarray) 
 
     Arguments:
         found: current edges.
-        does, costs: throughput and cost of each option, as for `edges`.
+        does, costs: throughput and cost per unit of time; shape (jobs, options). The last option is idling.
         moves: maximum change of each option's cost per unit of price change; shape (jobs, options).
     """
     every = np.arange(len(does))

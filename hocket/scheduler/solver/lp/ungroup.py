@@ -19,7 +19,8 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
 
     Arguments:
         group: group of each job, -1 for none.
-        first, second, column: groups and column of each variable, see AllocationVariables.
+        first, second: group and second group of each variable; ALONE for no second group.
+        column: column of each variable: a worker type with consolidated or with spread workers.
         time: value of each variable, summed over the jobs.
 
     Returns:

@@ -34,8 +34,9 @@ def served(
         overtake: True if later jobs may pass a job that does not fit; False if the queue ends at such a job.
 
     Returns:
-        Column of each considered job in queue order, -1 if it does not fit; number of running jobs; their value, see
-            `Queued.worth`. None if a queued job cannot run even on an idle cluster.
+        Column of each considered job in queue order, -1 if it does not fit; the number of running jobs; and the value
+            of the running jobs. A job's value is its throughput, relative to its fastest column, times the number of
+            jobs from this job to the end of the queue. None if a queued job cannot run even on an idle cluster.
     """
     global _worked
     table, line = [*workers, *kind, *scale], len(steps)
@@ -58,10 +59,11 @@ def served(
 
 
 def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tuple[int, int, float]:
-    """`served` in code for both Python and numba.
+    """Give each queued job, in order, the fastest of the remaining workers; code for both Python and numba.
 
     Arguments:
-        steps, overtake: as for `served`.
+        steps: throughputs of the queued jobs, in queue order; shape (jobs, columns).
+        overtake: True if later jobs may pass a job that does not fit; False if the queue ends at such a job.
         table: number of workers of each type, then type of each column, then scale factor of each job.
         types: number of worker types.
         found: output: column of each considered job, -1 if it does not fit.

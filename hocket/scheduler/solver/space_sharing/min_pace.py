@@ -94,7 +94,9 @@ def allocation(snapshot: Snapshot, shares: AllocationVariables, pace: DemandAtPa
     The objective is the largest pace of the jobs that can run.
 
     Arguments:
-        shares, pace, place: as for `paced`.
+        shares: groups without pairs; the jobs of a group are identical and have equal demands.
+        pace: demand of each job as a function of the pace.
+        place: name of the program in error messages.
     """
     assert snapshot.pairs is not None
     found = paced(shares, snapshot.pairs, pace, place)
