@@ -1,6 +1,6 @@
 """Seconds of a stage: sums over its layers, and when its gradients are complete.
 
-Rules of this file: seconds are those of a device type that the profile knows. `model.py` scales them to another type.
+Rules of this file: seconds are for a device type that the profile knows. `model.py` scales them to another type.
 Source: Narayanan's dissertation, section 2.4.1 (T_l summed over the layers of a stage).
 """
 

@@ -73,7 +73,7 @@ class Conditions:
         return chosen._replace(options=self._over(chosen.options))
 
     def _over(self, own: "SimulatorOptions") -> "SimulatorOptions":
-        """Return a policy's simulation options, overridden by those of the command line."""
+        """Return a policy's simulation options, overridden by the options of the command line."""
         from hocket.cli.cluster.policy_options import by_options, within
         from hocket.errors import InputError
 

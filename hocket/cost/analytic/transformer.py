@@ -1,6 +1,6 @@
 """Analytic profile of a transformer on a device type, without measurement.
 
-Rules of this file: nothing is allocated and nothing runs. Seconds and bytes are those of one rank of a tensor-parallel
+Rules of this file: nothing is allocated and nothing runs. Seconds and bytes are for one rank of a tensor-parallel
 group, without all-reduces and gathers inside the group, because these depend on the links (`Layer.reductions` and
 `Layer.gathers` count them). The head of `cost/kernels.py` describes the cost of operators,
 `profiling/analytic/transformer_blocks.py` the operators of a block.

@@ -237,7 +237,7 @@ class PlanMemory:
     def own(self, value: Value) -> bool:
         """True if an activation or gradient has a tensor that differs among ranks.
 
-        Ranks are those of a tensor-parallel group (`Tensor.own`).
+        Ranks are the devices of a tensor-parallel group.
         """
         return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
 

@@ -207,7 +207,7 @@ def _borders(
 ) -> Volume:
     """Bytes between consecutive packs in one direction, forward or backward.
 
-    In data parallelism, they are those of one device.
+    In data parallelism, the bytes are of one device.
 
     Arguments:
         device: device of each pack.

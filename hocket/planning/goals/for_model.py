@@ -45,8 +45,9 @@ def plan_sizes(
     """Plan an analytic model for a goal.
 
     Raises:
-        InputError: the model, the cluster or the request do not fit together, or costs are compared and a price is not
-            known.
+        InputError: a tensor-parallel size that does not divide the model or the cluster, an unknown strategy, a device
+            type without a rate for the number format, microbatches larger than the batch, or a field that is only for
+            profiles. Also, costs are compared and a price is not known.
         RefusedError: no part of the cluster serves the goal.
     """
     request.check_for_model()

@@ -20,7 +20,7 @@ AHEAD = (2, 1)  # numbers of operations ahead for which values are prefetched, i
 
 
 def finalists_of(plain: Sequence[Evaluated]) -> list[Evaluated]:
-    """Candidates to refine: the fastest, and of those nearly as fast, one more.
+    """Candidates to refine: the fastest one, and one more that is nearly as fast.
 
     The second one has the most packs.
     """

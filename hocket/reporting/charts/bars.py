@@ -25,7 +25,7 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
     If waves compute concurrently on a device, their common time counts for the instruction that began first.
 
     Arguments:
-        events: events of the trace; those on other lanes than compute lanes are ignored.
+        events: events of the trace. Events outside of compute lanes are ignored.
         devices: devices to draw, in order.
     """
     shares: dict[int, dict[str, float]] = {device: {} for device in devices}

@@ -51,7 +51,7 @@ class CheckpointManager:
         Arguments:
             board: exchange of JSON values among the workers.
             resumes: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0
-                if the folder has no checkpoint. False to start at step 0.
+                if the folder has no checkpoint. False to start at step 0, and to refuse a folder with checkpoints.
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
         """

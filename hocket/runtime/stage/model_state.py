@@ -23,7 +23,7 @@ from hocket.runtime.update.weight_versions import MASTER
 class ModelState:
     """Weights, frozen parameters, buffers and optimizer state of one device's stages, by global name.
 
-    "Weights" are the parameters that are trained. "Frozen parameters" are those with requires_grad=False.
+    "Weights" are the parameters that are trained. "Frozen parameters" have requires_grad=False.
     """
 
     def __init__(self, rule: Rule, stages: Mapping[int, StageRunner], swapping: Swapper | None) -> None:
@@ -63,7 +63,7 @@ class ModelState:
     def buffers(self) -> dict[str, Tensor]:
         """Return buffers by global name, not copied, in the model's own precision.
 
-        Running statistics are those of this device.
+        Running statistics are of this device alone: they are not averaged over replicas.
         """
         runners = self._stages.values()
         return {name: b for runner in runners for name, b in (runner.buffers | runner.own_buffers).items()}

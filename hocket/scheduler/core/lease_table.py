@@ -161,7 +161,7 @@ class LeaseTable:
         self.workers[kind] = len(workers)
 
     def turn(self, chosen: SelectedJobs, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
-        """Replace the leases by those of the selected jobs; unmoved jobs keep theirs.
+        """Replace the leases by leases of the selected jobs. A job that does not move keeps its lease.
 
         Arguments:
             until_s: end of the round.

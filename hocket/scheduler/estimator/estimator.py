@@ -137,7 +137,7 @@ class Estimator:
         return ThroughputTable(self.reference.places, kinds, self._alone, beside)
 
     def nearest(self, kind: Kind) -> Kind:
-        """Reference job with the fingerprint nearest to that of a new kind.
+        """Reference job with the fingerprint that is nearest to the fingerprint of a new kind.
 
         Raises:
             InputError: not a new kind, or a kind that does not share workers.

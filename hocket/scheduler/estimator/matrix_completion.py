@@ -36,7 +36,7 @@ class Completion:
         """Estimate a row from its known entries; the mean if there are none.
 
         Arguments:
-            values: values of the row; only those at known entries are used.
+            values: values of the row; only values of known entries are used.
             known: mask of the known entries.
 
         Returns:

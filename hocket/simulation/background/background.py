@@ -68,7 +68,7 @@ class Collocated:
 
     @property
     def slowdown(self) -> float:
-        """Seconds of a foreground iteration, relative to those without background job."""
+        """Seconds of a foreground iteration, relative to an iteration without background job."""
         before, after = self.steady
         return after.iteration_s / before.iteration_s
 

@@ -105,7 +105,7 @@ def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn
 
     Arguments:
         wanted: the request.
-        handles: file descriptors: one for the output, then those for `main`.
+        handles: file descriptors: one for the output, then the descriptors for `main`.
         parent: process id of the fork server.
     """
     code = 1

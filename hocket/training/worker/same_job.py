@@ -14,7 +14,7 @@ from hocket.util.files import digest
 
 
 def check_same_job(job: Job, board: KVExchange) -> None:
-    """Compare the job of every worker with that of the first; a collective call.
+    """Compare the job of every worker with the job of the first worker. This is a collective call.
 
     Raises:
         InputError: settings or initial weights of the job differ. Every worker raises the same error.

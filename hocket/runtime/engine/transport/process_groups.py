@@ -230,11 +230,9 @@ class Groups:
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over the ranks of this worker's tensor-parallel group.
+        """Sum a tensor over the ranks of this worker's tensor-parallel group (all-reduce).
 
-        See `EngineTensorGroup`.
-
-        The call waits inside a forward or backward, and it cannot deadlock:
+        The sum is a new tensor. The call waits inside a forward or backward, and it cannot deadlock:
 
         - The ranks of a group have the same compute lane. So they reach the same sums in the same order, from the
           compute thread only. (On a CPU a backward runs in that thread, too. On a GPU autograd's thread runs it while
@@ -250,11 +248,26 @@ class Groups:
         return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor, width: int) -> Tensor:
-        """Return the slices of all ranks of the tensor-parallel group, concatenated along the sequence (all-gather)."""
+        """All-gather over the ranks of the tensor-parallel group.
+
+        Arguments:
+            tensor: this rank's slice, of shape (...).
+            width: ranks of the group.
+
+        Returns:
+            The slices of all ranks in rank order, of shape (width, ...), as a new tensor.
+        """
         return _begun(lambda: self._members.gathered(tensor, width))
 
     def scattered(self, tensor: Tensor) -> Tensor:
-        """Reduce-scatter over the tensor-parallel group; see `EngineTensorGroup`."""
+        """Reduce-scatter over the ranks of the tensor-parallel group.
+
+        Arguments:
+            tensor: addend of this rank, of shape (width, ...), with one entry for each rank.
+
+        Returns:
+            The sum of this rank's entries over all ranks, of shape (...), as a new tensor.
+        """
         return _begun(lambda: self._members.scattered(tensor))
 
     @property

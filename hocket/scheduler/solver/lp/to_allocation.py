@@ -65,7 +65,7 @@ def _reasons(shares: AllocationVariables, duals: np.ndarray, times: np.ndarray |
 
 
 def _always(shares: AllocationVariables, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mask of the groups that run all the time, and of those at maximum throughput."""
+    """Mask of the groups that run all the time, and mask of the groups at maximum throughput."""
     groups, variables, steps = shares.throughput
     does = np.bincount(groups, steps * times[variables], shares.groups)
     most = np.zeros(shares.groups)

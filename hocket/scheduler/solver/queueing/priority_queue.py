@@ -168,7 +168,7 @@ def _worthwhile(
         kinds: space-sharing class, column and scale factor of each kind of running jobs.
 
     Returns:
-        The useful kinds, those with the largest sum of remaining throughputs first.
+        The useful kinds, by descending sum of remaining throughputs.
     """
     alike = [kind for kind in kinds if kind[2] == scale]
     there, column = [kind[0] for kind in alike], [kind[1] for kind in alike]
