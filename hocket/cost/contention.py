@@ -44,7 +44,7 @@ class Use(NamedTuple):
 
     Attributes:
         resource: key of the resource.
-        load: load that the instruction puts on the resource: busy cores of a server, or flows on a link.
+        load: load that the instruction puts on the resource, for example one core of a server or one flow on a link.
         sharing: effect of the resource on the rate of the instruction.
     """
 

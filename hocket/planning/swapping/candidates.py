@@ -161,7 +161,7 @@ def _missing(run: PlannedRun) -> tuple[SwapMiss | None, float]:
 def on_hosts(run: PlannedRun) -> dict[int, float]:
     """Peak host memory of each device of a plan that swaps, for any timing, in bytes.
 
-    Sizes of values are those in the plan (`Swapping.stages`), which may be above the cost model's, because each is the
+    Sizes of values are read from the plan (`Swapping.stages`), which may be above the cost model's, because each is the
     maximum over all microbatches.
 
     Raises:

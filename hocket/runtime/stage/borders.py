@@ -42,7 +42,7 @@ class Borders:
         }
 
     def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
-        """Return the numbers of samples of merged microbatches and of one piece.
+        """Return how many samples the merged microbatches have together, and how many one piece has.
 
         Arguments:
             other: the stage at the other end of the boundary.

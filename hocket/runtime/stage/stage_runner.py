@@ -21,7 +21,7 @@ class StageRunner:
     Attributes:
         weights: weight versions, gradients and optimizer.
         buffers: buffers by global name, as the layers compute with them.
-        own_buffers: those of the buffers that are cast for computing, in the model's own precision.
+        own_buffers: buffers that are cast for computing, kept in the model's own precision.
         frozen: frozen parameters by global name, in the model's own precision.
 
     Arguments:

@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class Operations:
-    """The operations of a compute lane in their order, by number."""
+    """The operations of a compute lane, in order. An operation is given by its index."""
 
     def __init__(self, compute: tuple[Instruction, ...], habits: Habits) -> None:
         self._all = _operations(compute, habits)
