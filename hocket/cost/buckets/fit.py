@@ -166,8 +166,8 @@ def _done(one: Computed, model: OverlapModel) -> float:
 def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
     """Fit seconds of startup, and bytes per second by number of communication threads.
 
-    If the all-reduces with one number of threads do not take longer for more bytes, they are added to those with the
-    nearest other number of threads.
+    If the all-reduces with one thread count do not take longer for more bytes, they are fitted together with the
+    all-reduces of the nearest other thread count.
 
     Arguments:
         moved: all-reduces beside computation, or all-reduces alone.
