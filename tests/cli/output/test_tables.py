@@ -29,6 +29,7 @@ def found() -> Search:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.thinned(most=2)
 def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The table of plans breaks no word at any usual width.
 

@@ -109,6 +109,7 @@ def test_a_model_on_meta_is_sketched_as_one_with_numbers():
 
 
 @pytest.mark.parametrize("name", ["gpt", "vgg", "inception", "resnet"])
+@pytest.mark.thinned(most=2)
 def test_operations_are_those_that_torch_counts(name):
     """Operations equal torch's count, in forward and backward.
 

@@ -136,7 +136,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """Plans that gather weights only to compute equal one process."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)

@@ -178,6 +178,7 @@ def test_of_many_stages_some_are_told() -> None:
     assert (devices[0], devices[-1]) == (0, 78)
 
 
+@pytest.mark.slow
 def test_a_sum_waits_for_no_backward_behind_its_swap() -> None:
     """A sum that is swapped out before the next backward is complete before it."""
     stages = [(2, (0, 1)), (2, (1, 0)), (2, (0, 1))]

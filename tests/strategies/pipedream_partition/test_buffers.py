@@ -66,6 +66,7 @@ def test_compiled_loops_answer_as_the_plain_ones(layers, seed, edges, widths, sp
     assert _answer(profile, cluster, options, 0) == _answer(profile, cluster, options, 1e18)
 
 
+@pytest.mark.slow
 def test_a_short_table_is_made_longer(monkeypatch):
     """A sweep with too few rows is repeated with more rows, and gives the same answer."""
     profile = synthetic.branching(9, seed=1, edges=0.1)
