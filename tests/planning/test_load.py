@@ -117,7 +117,7 @@ def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pyt
 def test_a_profile_of_another_model(saved: Path) -> None:
     """Another profile under the same name is refused, with both digests and advice."""
     chain(5, device_type="cpu-core").save(saved.parent / "profile.json")
-    with pytest.raises(InputError, match="Plan again from profile.json, or put back") as caught:
+    with pytest.raises(InputError, match=r"Plan again from profile\.json, or put back") as caught:
         open_plan(saved)
     assert caught.value.place == f"{saved}: profile_digest"
     assert PROFILE.digest[:12] in caught.value.found

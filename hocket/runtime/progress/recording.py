@@ -19,7 +19,7 @@ Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 @dataclass(frozen=True)
 class RecordingOffset:
-    """How many microbatches, and how many updates of each stage, ran before a segment."""
+    """Counts of the microbatches, and of each stage's updates, that ran before a segment."""
 
     microbatches: int
     updates: tuple[int, ...]

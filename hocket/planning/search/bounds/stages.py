@@ -17,8 +17,8 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 class LayerRun:
     """Seconds and bytes of consecutive layers of a model, on the profiled device type.
 
-    All figures are for one microbatch of full size, except those that begin with `least_`. If the microbatch size does
-    not divide the batch size, the last microbatch of a batch has fewer samples.
+    Figures are for one microbatch of full size, unless their name begins with `least_`. If the microbatch size does not
+    divide the batch size, the last microbatch of a batch has fewer samples.
 
     Attributes:
         forward_s, backward_s: seconds of a forward and of a backward.
