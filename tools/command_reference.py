@@ -29,8 +29,14 @@ KEYS_HEAD = """# Keys of files
 
 For anyone who looks up a key of a cluster file, a plan file or a file of jobs. `tools/command_reference.py` writes this page from
 the program; do not edit it. [Cluster file](cluster-file.md), [plan file](plan-file.md) and [scheduler files](scheduler-files.md)
-explain them with examples. `hocket schema` prints the same as JSON Schema, for editors.
+explain the keys with examples. `hocket schema` prints the same as JSON Schema, for editors.
+
+Only required keys must be given. Where a meaning names `null`, leaving the key out is the same. An *amount* is a text with a unit,
+such as `4GiB` or `25Gbit/s`, or a number of bytes or of bytes per second.
 """
+# How the files write what docstrings write in Python.
+YAML = {r"\bNone\b": "`null`", r"\bTrue\b": "`true`", r"\bFalse\b": "`false`", r"(?<!\w)\(\)": "`[]`"}
+PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers", "amount": "amounts"}
 
 
 def main() -> int:
@@ -101,25 +107,85 @@ def _default(parameter: Any) -> str:
 
 def _keys() -> Iterator[str]:
     """Sections of the file formats: each file itself, then its parts that no earlier file has."""
-    done: set[str] = set()
+    done: dict[str, str] = {}  # title of each section, by the description of the part
     for kind in ("cluster", "plan", "jobs"):
         schema = json.loads(CliRunner().invoke(app, ["schema", kind]).stdout)
-        for name, part in {"": schema, **schema["$defs"]}.items():
-            if part.get("properties") and name not in done:
-                done |= {name, name or str(part["title"])}
-                yield f"\n## {kind.capitalize()} file{f': {name}' if name else ''}\n\n| key | meaning | default |\n|---|---|---|\n"
-                yield from _key_rows(part)
-        done.discard("")
+        file, parts = f"{kind.capitalize()} file", schema["$defs"]
+        new = {file: schema}
+        for name, part in parts.items():
+            if part["description"] not in done and part["description"] != schema["description"]:
+                new[f"{file}: {name}"] = part
+        done |= {part["description"]: title for title, part in new.items()}
+        titles = {name: done[part["description"]] for name, part in parts.items()}
+        for title, part in new.items():
+            yield f"\n## {title}\n\n"
+            intro = _cell(part.get("description", "").partition("Attributes:\n")[0])
+            yield f"{intro}{_users(part['title'], new, titles) if title != file else ''}\n\n"
+            yield "| key | type | meaning | default |\n|---|---|---|---|\n"
+            yield from _key_rows(part, titles)
 
 
-def _key_rows(part: Mapping[str, Any]) -> Iterator[str]:
+def _users(name: str, parts: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    """A sentence about the keys that have a part as their value."""
+    users = []
+    for title, part in parts.items():
+        kinds = {key: _type(about, titles) for key, about in part["properties"].items()}
+        keys = [f"`{key}`" for key, kind in kinds.items() if _linked(name, titles) in kind]
+        if keys:
+            users.append(f"{' and '.join(keys)} of [{title.partition(': ')[2] or title.lower()}](#{_anchor(title)})")
+    return f" Used by {', and by '.join(users)}."
+
+
+def _key_rows(part: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[str]:
     told = _attributes(part.get("description", ""))
     for key, about in part["properties"].items():
         value = about.get("default")
         default = (
             "required" if key in part.get("required", []) else "" if value in (None, "") else f"`{json.dumps(value)}`"
         )
-        yield f"| `{key}` | {_cell(told.get(key, ''))} | {default} |\n"
+        meaning = told.get(key, "")
+        for python, yaml in YAML.items():
+            meaning = re.sub(python, yaml, meaning)
+        if "const" in about:
+            meaning = f'name and version of the file format: always "{about["const"]}".'
+        yield f"| `{key}` | {_type(about, titles)} | {_cell(meaning)} | {default} |\n"
+
+
+def _type(about: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """The type of a key's value, in words."""
+    if "const" in about or "enum" in about:
+        return "text"
+    if "$ref" in about:
+        return _linked(about["$ref"].rpartition("/")[2], titles)
+    if "anyOf" in about:
+        kinds = [one for one in about["anyOf"] if one.get("type") != "null"]
+        # A number that may also be text with a unit.
+        if any("pattern" in one for one in kinds):
+            kinds = [one for one in kinds if one.get("type") not in ("number", "string")]
+            return " or ".join(["amount", *(_type(one, titles).replace("numbers", "amounts") for one in kinds)])
+        return " or ".join(_type(one, titles) for one in kinds)
+    if about.get("type") == "array":
+        inner = _plural(_type((about.get("prefixItems") or [about["items"]])[0], titles))
+        return f"{'pair' if 'prefixItems' in about else 'list'} of {inner}"
+    if about.get("type") == "object":
+        inside = about.get("additionalProperties")
+        return f"map to {_plural(_type(inside, titles))}" if isinstance(inside, dict) else "map"
+    return {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(
+        about.get("type", ""), about.get("type", "any")
+    )
+
+
+def _linked(name: str, titles: Mapping[str, str]) -> str:
+    """A part's name, with a link to its section."""
+    return f"[{name}](#{_anchor(titles[name])})"
+
+
+def _plural(kind: str) -> str:
+    return PLURALS.get(kind) or re.sub(r"^(list|pair) of", r"\1s of", kind)
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(":", "").replace(" ", "-")
 
 
 def _attributes(text: str) -> Mapping[str, str]:

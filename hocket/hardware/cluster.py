@@ -32,6 +32,10 @@ class Link:
     """Latency and bandwidth of a link (alpha-beta model).
 
     t(n bytes) = latency_s + n / bandwidth_bytes_per_s.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes per second.
+        latency_s: seconds of a message of 0 bytes.
     """
 
     bandwidth_bytes_per_s: float
@@ -62,22 +66,25 @@ class Level:
     """One level of the hierarchy of links.
 
     Attributes:
-        name: such as "server" or "cluster".
+        name: name of the level in output, such as "server" or "network".
         width: number of components that the level joins: devices for the innermost level, else components of the level
             below.
-        bandwidth_bytes_per_s, latency_s: figures of a point-to-point message between two components, for each
-            direction.
+        bandwidth_bytes_per_s: bandwidth of a point-to-point message between two components, for each direction.
+        latency_s: seconds of a point-to-point message of 0 bytes between two components.
         shared: True if all transfers of one component share its link (a network card, a PCIe root). False if each pair
             of devices has its own (NVLink, a switch that never blocks).
-        all_reduce: measured latency and bandwidth of one step of a ring all-reduce among the components, if they
-            differ from point-to-point (hardware/links.py describes both fits).
-        members: measured latency and bandwidth of one step of a collective in a tensor-parallel group of devices that
-            share memory. For devices that share cores, only seconds in which a core is busy count, because other ranks
-            use the core of a rank that waits.
-        overlap: contention of computation with all-reduces among the components, measured in training
-            (docs/explanation/libra.md); None for no contention except `transfer_cores`.
-        reduce_scatter, all_gather: measured seconds relative to an all-reduce of as many bytes, at least HALF. None
-            stands for HALF, the share in a ring. Gloo's reduce-scatter is an all-reduce, with copies.
+        all_reduce: measured latency and bandwidth of one step of a ring all-reduce among the components. None: those
+            of a point-to-point message. (hardware/links.py describes both fits.)
+        members: measured latency and bandwidth of a collective in a tensor-parallel group of devices that share
+            memory: each rank gives its part to all others at once, without a ring. The seconds are those of busy cores;
+            waiting does not count, because another rank then uses the core. None: a ring, as for `all_reduce`.
+        overlap: how much computation and all-reduces among the components slow each other down, measured in training
+            (docs/explanation/libra.md). None: they only share cores, see `transfer_cores`.
+        reduce_scatter: seconds of a reduce-scatter, divided by the seconds of an all-reduce of as many bytes; at least
+            0.5. None: 0.5, as in a ring. With Gloo it is about 1 or more: its reduce-scatter is an all-reduce with
+            copies.
+        all_gather: seconds of an all-gather, divided by the seconds of an all-reduce of as many bytes; at least 0.5.
+            None: 0.5, as in a ring.
     """
 
     name: str
@@ -113,6 +120,7 @@ class Node:
     """Devices of one type in a heterogeneous cluster, with consecutive numbers.
 
     Attributes:
+        device_type: name of the type of these devices.
         devices: number of devices.
         host_memory_bytes: memory of each server that has such devices; None: the cluster's figure.
         memory_bytes: memory limit of each device; None: the cluster's or the type's figure.
@@ -151,26 +159,29 @@ class Cluster:
     """A cluster: one device type or several, in a hierarchy of levels.
 
     Attributes:
-        levels: innermost first. The product of the widths is the number of devices.
+        name: name of the cluster in output.
+        levels: levels of links, innermost first. The product of the widths is the number of devices.
         device_type: name of the type of all devices, unless `nodes` lists them.
-        memory_bytes: memory limit of each device, below the type's capacity (memory that other software uses is not
-            available).
-        host_memory_bytes: memory of one server (innermost level).
-        host_cores: for devices that are processor cores, the number of cores that one server really has. More busy
-            workers than that slow each other down. None: every device has its own processor.
-        transfer_cores: cores that one message keeps busy on each side while it moves (0 for real network cards).
-        collective_cores: cores that a collective keeps busy on each rank while it moves; None: `transfer_cores`.
-        sender_copies: True if messages inside one server go through shared memory. The sender's compute lane copies a
-            message if its receive is posted; then the send is over.
-        post_s: seconds of a device's compute lane to begin a send or a receive. They are part of the links' latency.
+        memory_bytes: memory that a plan may use on each device, if other software needs some. None: all of it.
+        host_memory_bytes: memory of one server (innermost level). None: unknown, so that nothing is swapped.
+        host_cores: number of processor cores of one server, for devices that are cores. If more workers compute at the
+            same time, all of them run slower. None: every device has its own processor.
+        transfer_cores: number of processor cores that a point-to-point message occupies on the sender, and as many on
+            the receiver, while it moves. It is 0 if a network card moves the message.
+        collective_cores: number of processor cores that a collective occupies on each rank while it moves. None: as
+            `transfer_cores`.
+        sender_copies: True if messages inside one server go through shared memory. The sender itself then copies the
+            message, as soon as the receiver waits for it. It computes nothing during the copy.
+        post_s: seconds that a device spends to begin a send or a receive, in which it does not compute. They are
+            included in the latency of links.
         instruction_s: seconds that the engine needs for each forward, backward or step, in addition to the layers.
         nodes: for heterogeneous clusters, runs of equal devices in numbering order. Their counts add up to the number
             of devices. Either `nodes` or `device_type` is given, not both.
         types: descriptions of device types that are not in the catalogue, or that replace one of the catalogue.
-        price_usd_per_hour: price of one device, unless its node has a price. Without both, the type's price holds.
+        price_usd_per_hour: price of one device, unless its node has a price. None: the type's price.
         price_source: where prices were found, and on which day.
-        host_link: link between a server's memory and its devices, which share the link, for each direction; None: the
-            link of the device type.
+        host_link: link between a server's memory and its devices, for each direction. All devices of the server share
+            it. None: the link of the device type.
     """
 
     name: str

@@ -15,13 +15,17 @@ class DeviceType:
     """One type of device. Rates are the maker's peaks; `source` cites them.
 
     Attributes:
-        memory_bytes: capacity.
+        name: name of the type, as clusters use it.
+        memory_bytes: capacity of the device's memory.
         flops_per_s: peak dense rate by data type, such as {"float32": 15.7e12}.
         memory_bandwidth_bytes_per_s: bandwidth of the device's own memory.
-        host_bandwidth_bytes_per_s, host_latency_s: link between device and host, for each direction.
-        host_shared: True if several devices share that link.
+        host_bandwidth_bytes_per_s: bandwidth of the link between device and host, for each direction.
+        host_latency_s: latency of the link between device and host.
+        host_shared: True if the devices of a server share the link to the host.
         launch_s: minimum seconds of a kernel launch.
-        kernels: efficiency of its kernels relative to the peaks.
+        price_usd_per_hour: price of one device; None if unknown.
+        kernels: efficiency of its kernels relative to the peaks; by default, its keys have their defaults.
+        source: where the figures were published.
     """
 
     name: str

@@ -27,7 +27,12 @@ The paper sets it by hand as well.
 class Rate:
     """Bytes per second of all-reduces as a function of the number of threads.
 
-    most_bytes_per_s - lost_bytes_per_s x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2, gamma_3).
+    rate = most_bytes_per_s - lost_bytes_per_s x exp(-decay x threads ^ 0.6), equation 6 of the LIBRA paper.
+
+    Attributes:
+        most_bytes_per_s: limit of the rate for very many threads (gamma_1).
+        lost_bytes_per_s: difference between this limit and the rate with (in theory) no threads (gamma_2).
+        decay: how fast this difference decreases with the number of threads (gamma_3).
     """
 
     most_bytes_per_s: float
@@ -75,17 +80,21 @@ class OverlapStage(NamedTuple):
 class OverlapModel:
     """Fitted model of overlap on one type of device and network.
 
+    Threads are communication threads. Symbols are those of the LIBRA paper.
+
     Attributes:
-        kept: share of its speed that computation keeps beside communication, before the loss by each thread (alpha_1).
-        taken: loss of that share by each thread (alpha_2).
-        beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
+        kept: speed of computation during an all-reduce, as a share of its speed alone, before `taken` is subtracted
+            for each communication thread (alpha_1).
+        taken: share of the speed that each communication thread takes from computation (alpha_2).
+        beside: rate of an all-reduce during computation (p).
+        alone: rate of an all-reduce without computation (q).
         latency_s: latency of one hop of the ring (alpha of equation 4).
         workers: number of workers in the ring.
-        threads: thread counts for which the model was fitted, ascending; () if not known.
+        threads: thread counts for which the model was fitted, ascending; () if unknown.
         own_threads: default thread count of the communication library.
-        beside_latency_s: latency of one hop beside computation, where cores are busy and threads that wait for a
-            message wake up later. None: as alone, as in the paper.
-        error: mean relative error of predicted backwards; 0 if not known.
+        beside_latency_s: latency of one hop during computation. It is longer on busy cores, because threads that wait
+            for a message wake up later. None: `latency_s`, as in the LIBRA paper.
+        error: mean relative error of predicted backward passes; 0 if unknown.
     """
 
     kept: float

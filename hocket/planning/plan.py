@@ -44,11 +44,11 @@ class PlanStage:
 
     Attributes:
         layers: names of the stage's layers, in the order of the profile.
-        devices: numbers of the devices that hold the stage's replicas; in a tensor-parallel plan, numbers of
+        devices: number of the device of each replica of the stage; in a tensor-parallel plan, numbers of
             tensor-parallel groups.
-        recompute: True to recompute saved activations before the backward, instead of keeping them.
-        buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them; () for
-            one bucket.
+        recompute: True to recompute activations before the backward pass, instead of keeping them.
+        buckets: names of the layers of each gradient bucket, in the order in which a backward pass finishes them; ()
+            for one bucket.
         compile: backend of torch.compile for the stage, inductor or aot_eager; empty to run it eagerly.
         threads: for each bucket, the number of processor threads, or of NCCL CTAs on a GPU, that move its
             gradients; () for the library's default.
@@ -119,7 +119,7 @@ class Predicted:
         iteration_s: seconds for `batch_size` samples.
         samples_per_s: throughput.
         peak_memory_bytes: peak bytes of each device.
-        bubble_fraction: idle time of the devices, relative to their busy time.
+        bubble_fraction: idle time of the devices, divided by their busy time.
     """
 
     iteration_s: float
@@ -137,6 +137,7 @@ class Plan:
     Attributes:
         strategy: name of a schedule: a file in hocket/strategies/schedules.
         options: values of the schedule's options.
+        predicted: prediction when the plan was written; None without one. Commands predict the plan anew.
         model: name of the profile.
         profile: path of the profile, relative to the plan's folder.
         profile_digest: SHA-256 of the profile, so that a plan is never run against another profile.
@@ -160,6 +161,7 @@ class Plan:
         shard: state that is sharded over a stage's replicas (docs/explanation/sharding.md): "none", "optimizer" for
             optimizer state and the optimizer step, or "full" for weights as well.
         swap: settings for swapping values to host memory (docs/explanation/harmony.md); None without swapping.
+        format: name and version of the file format: always "hocket-plan-1".
     """
 
     strategy: str

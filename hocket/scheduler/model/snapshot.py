@@ -44,7 +44,13 @@ class Active:
 
 @dataclass(frozen=True)
 class Entity:
-    """Owner of jobs, such as a team, with its weight and the policy among its jobs."""
+    """Owner of jobs, such as a team, with its weight and the policy among its jobs.
+
+    Attributes:
+        name: unique name, which jobs give as `entity`.
+        weight: share of the cluster, relative to other entities.
+        policy: how the jobs of the entity share: "fairness" (equal shares by weight) or "fifo" (in order of arrival).
+    """
 
     name: str
     weight: float = 1.0

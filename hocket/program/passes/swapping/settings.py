@@ -27,15 +27,23 @@ POLICIES = ("task", "next_use", "lru")
 class StageSwap:
     """Bytes of one stage's values, and of its instructions' working memory.
 
-    Each figure is the maximum over the stage's microbatches.
+    Each figure is the maximum over the stage's microbatches. A target of a stage is a stage that gets activations from
+    it.
 
     Attributes:
-        weights_bytes, optimizer_bytes, stash_bytes, input_bytes: one value of that kind (stash: saved activations of a
-            microbatch).
-        gradients_bytes: weight gradients of each bucket.
-        activations_bytes, activation_gradients_bytes: values for each target stage, in the order of the targets.
-        load_bytes ... step_bytes: maximum bytes that such an instruction adds to its device's memory while it runs.
-        buffers_bytes: constant bytes.
+        weights_bytes: weights of the stage.
+        optimizer_bytes: optimizer state of the stage.
+        stash_bytes: tensors that autograd saves in the forward pass of one microbatch.
+        input_bytes: tensors of the data that the stage reads for one microbatch.
+        gradients_bytes: weight gradients of each gradient bucket.
+        activations_bytes: activations of one microbatch, for each target.
+        activation_gradients_bytes: gradients of these activations, for each target.
+        load_bytes: memory that loading a microbatch needs while it runs.
+        forward_bytes: memory that a forward pass needs while it runs, with its results.
+        backward_bytes: memory that a backward pass needs while it runs, with its results.
+        norm_bytes: memory that the gradient norm needs while it is computed.
+        step_bytes: memory that an optimizer step needs while it runs.
+        buffers_bytes: buffers and constants, which are never swapped.
     """
 
     weights_bytes: float = 0.0
@@ -66,15 +74,17 @@ class Swapping:
     """Settings of swapping in a plan.
 
     Attributes:
-        policy: one of POLICIES.
-        device_bytes: maximum bytes of a device, proved for the program; or one maximum for each device, by its number.
-            None: no limit (policy `task` only).
-        host_bytes: maximum bytes of a device's copies on the host, proved for the program; None: no limit here.
-        prefetch: number of later operations (forwards, backwards, updates) with values that are swapped in ahead,
-            beside computation. 0 swaps a value in when it is missing, as by a page fault.
-        writes_clean: True if an evicted value is written to the host even if the host has the same copy; policy `lru`
+        policy: which values leave the device to make room: "task" (all values that no later operation of the same task
+            uses), "next_use" (the value with the latest next use) or "lru" (the least recently used value).
+        device_bytes: maximum bytes of values on a device; a list has one maximum for each device. `hocket check` proves
+            that the program keeps to it. None: no limit, for the policy "task" only.
+        host_bytes: maximum bytes of one device's values in host memory, which `hocket check` proves as well. None: no
+            limit in the plan; the cluster's `host_memory_bytes` still holds.
+        prefetch: number of operations (forward pass, backward pass, update) ahead of time for which values are swapped
+            in during computation. 0: a value is swapped in when it is needed, as by a page fault.
+        writes_clean: True to write an evicted value to the host even if the host has an equal copy; the policy "lru"
             always does this.
-        stages: bytes on which decisions are based; () if policy `task` needs none.
+        stages: bytes of each stage's values, from which swaps are chosen; () if the policy "task" needs none.
     """
 
     policy: str
