@@ -19,7 +19,6 @@ CORE = (
         f"core/{name}"
         for name in (
             "core",
-            "event_checks",
             "events",
             "job_table",
             "lease_table",

@@ -1,7 +1,7 @@
 """Scheduler journals: writing during a simulation, and `hocket cluster replay`."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,45 +16,30 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watching(
-    core: "Core", path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
-) -> "Iterator[Callable[[Event, float], None] | None]":
-    """Yield an observer that writes the journal and reports finished jobs.
-
-    The observer is called with each event and its time in seconds. None is yielded without `path` and `tell`.
+def recorded(core: "Core", path: Path | None, policy: str) -> "Iterator[Callable[[Event, float], None] | None]":
+    """Yield the function that writes an event and its time in seconds to the journal; None without a journal.
 
     Arguments:
         core: the simulation's core, before any event.
         path: journal file, or None. A refused simulation leaves no journal. An interrupted simulation leaves a journal
             of the events until then.
         policy: spelling of the policy, for the journal.
-        tell: callback with the number of counted jobs that are finished, or None.
-        counted: ids of the jobs that count (--first, --last).
 
     Raises:
         InputError: the journal exists already, or cannot be written.
     """
     from hocket.errors import InputError
-    from hocket.scheduler.core.events import JobFinished
     from hocket.scheduler.journal.core_setup import Setup
     from hocket.scheduler.journal.journal import Journal
 
-    finished = 0
-
-    def told(event: "Event", now_s: float) -> None:
-        nonlocal finished
-        if journal:
-            journal.record(event, now_s)
-        if tell and isinstance(event, JobFinished) and event.job in counted:
-            finished += 1
-            tell(finished)
-
-    with Journal.beside(path, Setup.of(core, policy), core) if path else nullcontext() as journal:
+    if path is None:
+        yield None
+        return
+    with Journal.beside(path, Setup.of(core, policy), core) as journal:
         try:
-            yield told if path or tell else None
+            yield journal.record
         except InputError:
-            if path:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
 
 

@@ -171,20 +171,19 @@ def replay_of(
     import time
 
     from hocket.cli.cluster.policy_options import by_options, check_prices
-    from hocket.cli.cluster.replay import watching
+    from hocket.cli.cluster.replay import recorded
     from hocket.scheduler.simulation.metrics import summary
     from hocket.scheduler.simulation.simulator import Simulation
 
     options = policy.options
-    counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
     start_s = time.perf_counter()
     with by_options(workers=site.file, policy=policy.shown):
         check_prices(policy.spelt, site.types)
         simulation = Simulation(work, site.types, site.table, policy.allocate, options, site.given)
-        with watching(simulation.core, journal, policy.spelt, tell, counted) as observer:
-            run = simulation.run(observer)
+        with recorded(simulation.core, journal, policy.spelt) as observer:
+            run = simulation.run(observer, tell)
     wall_s = time.perf_counter() - start_s
-    told = of_deadlines(policy, work.jobs)
+    told = of_deadlines(policy.spelt, any(job.slo_s is not None for job in work.jobs))
     run = replace(run, notes=(*run.notes, *told, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
     return PolicyRun(policy.shown, run, summary(run, options.first, options.last), wall_s)
 

@@ -96,7 +96,7 @@ def solve(
     notes = [found.note] if found.note else []
     blind = "agnostic" in chosen.spelt.split(":")
     notes += [_OF_AGNOSTIC] if blind else []
-    notes += of_deadlines(chosen, [active.job for active in there.jobs])
+    notes += of_deadlines(chosen.spelt, any(active.job.slo_s is not None for active in there.jobs))
     found = replace(found, note="; ".join(notes))
     took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}
     if json:

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hocket.cli.cluster.policy_options import PolicyChoice
-    from hocket.scheduler.model.job import Job
     from hocket.scheduler.model.worker_types import WorkerType
 
 
-def of_deadlines(policy: "PolicyChoice", jobs: "Sequence[Job]") -> list[str]:
-    """Return a remark if the policy uses SLOs and no job has an SLO."""
-    none = policy.spelt.partition(":")[0] == "min_cost_slo" and all(job.slo_s is None for job in jobs)
+def of_deadlines(policy: str, any_slo: bool) -> list[str]:
+    """Return a remark if the policy uses SLOs and no job has an SLO.
+
+    Arguments:
+        policy: spelling of the policy.
+        any_slo: True if a job has an SLO.
+    """
+    none = policy.partition(":")[0] == "min_cost_slo" and not any_slo
     return ["no job has an SLO, so the policy is the same as min_cost"] if none else []
 
 

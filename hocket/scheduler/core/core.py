@@ -14,19 +14,11 @@ arrive during a round wait for the next round; if no round is running, the core 
 Source: Narayanan's dissertation, sections 5.3 and 5.5.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from typing import assert_never
 
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.scheduler.core.event_checks import (
-    check_arrival,
-    check_measured,
-    check_progress,
-    check_sharing,
-    check_workers,
-)
 from hocket.scheduler.core.events import (
     Command,
     Event,
@@ -53,7 +45,6 @@ from hocket.scheduler.core.lease_table import LeaseClaims, LeaseTable
 from hocket.scheduler.core.ledger import Ledger
 from hocket.scheduler.core.policy_runner import Policy, PolicyRunner
 from hocket.scheduler.core.settings import Settings
-from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.snapshot import Entity, Snapshot
 from hocket.scheduler.model.worker_types import ClusterSpec
@@ -89,7 +80,7 @@ class Core:
         """
         self.settings = settings or Settings()
         self.columns = cluster.columns
-        self.roster = JobTable(len(self.columns))
+        self.roster = JobTable(len(self.columns), None if kept is None else len(kept))
         self.floor = LeaseTable(cluster)
         self.asking = PolicyRunner(policy, self.settings, kept, entities, budget_usd)
         self.book = Ledger(self.settings.round_s, self.floor.type_of, self.settings.gifts == "counted")
@@ -113,13 +104,38 @@ class Core:
             )
         spent_usd = self.asking.spent_usd
         if self.asking.budget_usd is not None:
-            self.asking.spent_usd += self.floor.cost_usd(now_s - self.now_s)
-        try:
-            told: list[Command] = _HANDLERS[type(event)](self, event, now_s)
-        except Exception:
-            self.asking.spent_usd = spent_usd
-            raise
-        self.now_s = now_s
+            spent_usd += self.floor.cost_usd(now_s - self.now_s)
+        told: list[Command] = []
+        match event:
+            case JobArrived(job, throughputs, sharing):
+                self.roster.add(job, throughputs, sharing)
+                self.asking.stale = self.changed = True
+            case Progressed(jobs, remaining_steps, busy_s):
+                self.roster.progress(jobs, remaining_steps, busy_s)
+            case JobFinished(name):
+                told = self._gone(name, "finished", now_s)
+            case JobWithdrawn(name):
+                told = self._gone(name, "withdrawn", now_s)
+            case JobFailed(name, reason):
+                told = self._failed(name, reason or "it failed", now_s)
+            case RoundEnded():
+                told = self._round(now_s, spent_usd)
+            case WorkersLost(kind, workers, warned):
+                told = self._lost(kind, workers, warned, now_s)
+            case WorkersJoined(kind, workers):
+                self.floor.join(kind, workers)
+                self.asking.stale = self.asking.must = True
+            case PriceChanged(kind, price_usd_per_hour):
+                self.floor.price(kind, price_usd_per_hour)
+                self.asking.stale = True
+            case ThroughputMeasured(name, column, steps_per_s):
+                self.roster.measured(name, column, steps_per_s)
+                self.asking.stale = True
+            case SharingMeasured(own, beside, column, kept, kept_beside):
+                self.asking.sharing_measured(own, beside, column, kept, kept_beside)
+            case _:
+                assert_never(event)
+        self.now_s, self.asking.spent_usd = now_s, spent_usd
         if isinstance(event, RoundEnded):
             self.asked = False
         elif self.roster.slot and not self.floor.running and not self.asked:
@@ -139,42 +155,22 @@ class Core:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """Snapshot for the policy at this time."""
-        return self.asking.snapshot(self.roster, self.floor, now_s)
+        return self.asking.snapshot(self.roster, self.floor, now_s, self.asking.spent_usd)
 
-    # Job events.
+    # Jobs and workers that leave.
 
-    def _arrived(self, event: JobArrived, now_s: float) -> list[Command]:
-        if event.job.id in self.roster.slot:
-            raise InputError(f"job {event.job.id}", "a second job with this name", "a unique name")
-        check_arrival(event, len(self.columns), self.asking.kept)
-        self.roster.add(event.job, event.throughputs, event.sharing)
-        self.asking.stale = self.changed = True
-        return []
-
-    def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
-        check_progress(event)
-        self.roster.progress(event.jobs, event.remaining_steps, event.busy_s)
-        return []
-
-    def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
-        self.roster.find(event.job)
-        return self._gone(event.job, "finished", now_s)
-
-    def _withdrawn(self, event: JobWithdrawn, now_s: float) -> list[Command]:
-        self.roster.find(event.job)
-        return self._gone(event.job, "withdrawn", now_s)
-
-    def _failed(self, event: JobFailed, now_s: float) -> list[Command]:
-        self.roster.find(event.job)
-        failed = self.roster.attempts.get(event.job, 0) + 1
-        reason = event.reason or "it failed"
+    def _failed(self, job: str, reason: str, now_s: float) -> list[Command]:
+        """Restart a failed job, or give it up after too many failures in a row."""
+        self.roster.find(job)
+        failed = self.roster.attempts.get(job, 0) + 1
         if failed >= self.settings.attempts:
-            told = self._gone(event.job, reason, now_s)
-            return [*told, Refuse(event.job, f"given up after {failed} failed attempts in a row: {reason}")]
-        self.roster.attempts[event.job] = failed
-        return self._leaves(event.job, reason, now_s)
+            told = self._gone(job, reason, now_s)
+            return [*told, Refuse(job, f"given up after {failed} failed attempts in a row: {reason}")]
+        self.roster.attempts[job] = failed
+        return self._leaves(job, reason, now_s)
 
     def _gone(self, job: str, reason: str, now_s: float) -> list[Command]:
+        self.roster.find(job)
         told = self._leaves(job, reason, now_s)
         self.roster.remove(job)
         self.refused.pop(job, None)
@@ -189,65 +185,42 @@ class Core:
             return [Stop(one, reason) for one in over]
         return [] if lease is None else [StopOne(lease, job, reason)]
 
-    # Worker, price and throughput events.
-
-    def _lost(self, event: WorkersLost, now_s: float) -> list[Command]:
-        check_workers(event.type, event.workers, len(self.floor.types))
-        over, claims = self.floor.lose(event.type, event.workers)
+    def _lost(self, kind: int, workers: tuple[int, ...], warned: bool, now_s: float) -> list[Command]:
+        over, claims = self.floor.lose(kind, workers)
         self._enter(claims, now_s)
         self.asking.stale = self.asking.must = True
-        if event.warned:
+        if warned:
             return [Preempt(lease) for lease in over]
         return [Stop(lease, "its workers were lost") for lease in over]
 
-    def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:
-        check_workers(event.type, event.workers, len(self.floor.types))
-        self.floor.join(event.type, event.workers)
-        self.asking.stale = self.asking.must = True
-        return []
-
-    def _price(self, event: PriceChanged, now_s: float) -> list[Command]:
-        check_workers(event.type, (), len(self.floor.types))
-        types = self.floor.types
-        types[event.type] = replace(types[event.type], price_usd_per_hour=event.price_usd_per_hour)
-        self.asking.stale = True
-        return []
-
-    def _throughput(self, event: ThroughputMeasured, now_s: float) -> list[Command]:
-        slot = self.roster.find(event.job)
-        check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s, len(self.columns))
-        self.roster.throughputs[slot, event.column] = event.steps_per_s
-        self.asking.stale = True
-        return []
-
-    def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
-        kept = self.asking.kept
-        check_sharing(event, len(self.columns), kept)
-        assert kept is not None  # check_sharing refuses every class otherwise
-        kept[event.sharing, event.beside, event.column] = event.kept
-        kept[event.beside, event.sharing, event.column] = event.kept_beside
-        self.asking.stale = True
-        return []
-
     # Rounds.
 
-    def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
-        asked, trouble = self.asking.ask(
-            self.roster, self.floor, now_s
-        )  # first, so that a failure leaves the state unchanged
-        self._enter(self.floor.claims(), now_s, self.roster.busy_s)
-        self.roster.busy_s[:] = 0.0
+    def _round(self, now_s: float, spent_usd: float) -> list[Command]:
+        """Begin a round: load a new allocation, or keep the old one for current jobs; then select, place and lease."""
+        roster, floor, asking = self.roster, self.floor, self.asking
+        # First, so that a failure leaves the state unchanged.
+        allocation, trouble = asking.ask(roster, floor, now_s, spent_usd)
+        self._enter(floor.claims(), now_s, roster.busy_s)
+        roster.busy_s[:] = 0.0
         if self.began_s is not None:
             self.book.pass_time(now_s - self.began_s)
         told: list[Command] = [Note(trouble)] if trouble else []
-        told += self._open(asked, now_s)
+        slots = roster.slots()
+        if allocation is not None:
+            told += self._refuse({roster.alone[slots[j]][0]: why for j, why in allocation.refused.items()})
+            self.book.open(allocation, slots, roster, floor.workers, self._fillers(slots, True))
+            told += [Note(allocation.note)] if allocation.note else []
+        elif self.changed or asking.must:
+            self.book.keep(slots, roster, floor.workers, self._fillers(slots, self.settings.newcomers == "fill"))
+        self.changed = False
+        roster.recycle()
         until_s = now_s + self.settings.round_s
         overhead_s = self.settings.checkpoint_s + self.settings.restart_s
-        chosen = self.choice.make(self.book, self.roster, self.floor.workers.tolist(), self.rounds)
-        told += self.floor.turn(chosen, now_s, until_s, overhead_s)
-        self.began_s = now_s if self.floor.running else None
+        chosen = self.choice.make(self.book, roster, floor.workers.tolist(), self.rounds)
+        told += floor.turn(chosen, now_s, until_s, overhead_s)
+        self.began_s = now_s if floor.running else None
         self.rounds += 1
-        if self.floor.running or (self.roster.slot and self.asking.waits):
+        if floor.running or (roster.slot and asking.waits):
             told.append(WakeAt(until_s))
         return told
 
@@ -263,22 +236,6 @@ class Core:
             known_s = self.book.of_jobs(claims.entry, busy_s)
             time_s = np.where(known_s > 0, np.minimum(known_s, time_s), time_s)
         self.book.run(*claims, time_s)
-
-    def _open(self, allocation: Allocation | None, now_s: float) -> list[Command]:
-        """Load a new allocation into the ledger, or keep the old one for current jobs."""
-        roster, slots, workers = self.roster, self.roster.slots(), self.floor.workers
-        told: list[Command] = []
-        if allocation is not None:
-            self.asking.holds(allocation, now_s)
-        if allocation is not None:
-            told += self._refuse({roster.alone[slots[j]][0]: why for j, why in allocation.refused.items()})
-            self.book.open(allocation, slots, roster, workers, self._fillers(slots, True))
-            told += [Note(allocation.note)] if allocation.note else []
-        elif self.changed or self.asking.must:
-            self.book.keep(slots, roster, workers, self._fillers(slots, self.settings.newcomers == "fill"))
-        self.changed = False
-        roster.recycle()
-        return told
 
     def _fillers(self, slots: np.ndarray, fill: bool) -> np.ndarray:
         """Slots of the jobs that may use free workers of a round: none, or all that are not refused.
@@ -297,18 +254,3 @@ class Core:
         new: list[Command] = [Refuse(job, why) for job, why in refused.items() if self.refused.get(job) != why]
         self.refused = refused
         return new
-
-
-_HANDLERS: dict[type, Callable[..., list[Command]]] = {
-    JobArrived: Core._arrived,
-    Progressed: Core._progressed,
-    JobFinished: Core._finished,
-    JobFailed: Core._failed,
-    JobWithdrawn: Core._withdrawn,
-    RoundEnded: Core._round,
-    WorkersLost: Core._lost,
-    WorkersJoined: Core._joined,
-    PriceChanged: Core._price,
-    ThroughputMeasured: Core._throughput,
-    SharingMeasured: Core._sharing,
-}

@@ -1,10 +1,12 @@
 """Table of unfinished jobs, stored as arrays.
 
 Rules of this file: a job keeps its slot (its row in every array) until it leaves. A slot is reused only after
-`recycle`, so slots stay valid during a round. Jobs are kept in order of arrival.
+`recycle`, so slots stay valid during a round. Jobs are kept in order of arrival. A change with invalid values raises
+InputError and changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active
 
-__all__ = ["BY_SLOT", "JobTable"]
+__all__ = ["BY_SLOT", "JobTable", "check_measured"]
 
 _ARRAYS = (
     "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
@@ -38,7 +40,13 @@ class JobTable:
         attempts: number of consecutive failures, by id; jobs without a failure are missing.
     """
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, classes: int | None = None) -> None:
+        """
+        Arguments:
+            columns: number of columns.
+            classes: number of space-sharing classes; None without space sharing.
+        """
+        self._classes = classes
         self.slot: dict[str, int] = {}
         self.jobs: list[Job | None] = []
         self.alone: list[tuple[str, ...]] = []
@@ -59,19 +67,31 @@ class JobTable:
         self._count = 0
         self._slots: np.ndarray | None = None
 
-    def add(self, job: Job, throughputs: Iterable[float], sharing: int) -> int:
+    def add(self, job: Job, throughputs: tuple[float, ...], sharing: int) -> int:
         """Add a job and return its slot.
 
         Arguments:
             throughputs: steps per second of the job alone, by column.
             sharing: space-sharing class, or -1.
+
+        Raises:
+            InputError: a second job with this name, a missing or negative throughput, or an unknown class.
         """
+        place, columns, classes = f"job {job.id}", self.throughputs.shape[1], self._classes
+        if job.id in self.slot:
+            raise InputError(place, "a second job with this name", "a unique name")
+        if len(throughputs) != columns:
+            raise InputError(f"{place}: throughputs", f"{len(throughputs)}", f"{columns}, one for each column")
+        if not all(isfinite(steps) and steps >= 0 for steps in throughputs):
+            raise InputError(f"{place}: throughputs", str(throughputs), "steps per second, >= 0")
+        if classes is not None and sharing >= classes:
+            raise InputError(f"{place}: sharing", str(sharing), f"a class < {classes}, or -1 for no sharing")
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self.slot[job.id], self.jobs[slot], self.alone[slot] = slot, job, (job.id,)
         self._slots = None
-        self.throughputs[slot] = tuple(throughputs)
+        self.throughputs[slot] = throughputs
         self.owed_s[slot] = 0.0
         self.need[slot], self.came[slot], self.sharing[slot] = job.scale_factor, self._count, sharing
         self.arrived_s[slot], self.remaining_steps[slot], self.isolated_s[slot] = job.arrived_s, job.steps, 0.0
@@ -102,8 +122,15 @@ class JobTable:
             busy_s: seconds of the current round that each job was running; empty if unknown.
 
         Raises:
-            InputError: a job is unknown; the table is unchanged.
+            InputError: a job is unknown or without remaining steps; it is reported as finished instead.
         """
+        jobs = len(names)
+        if len(remaining_steps) != jobs or not (
+            isfinite(sum(remaining_steps)) and min(remaining_steps, default=1.0) > 0
+        ):
+            raise InputError("progress: remaining_steps", str(remaining_steps)[:80], "a number > 0 for each job")
+        if busy_s and (len(busy_s) != jobs or not (isfinite(sum(busy_s)) and min(busy_s) >= 0)):
+            raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or an empty list")
         slots = np.array(self._find(names), dtype=np.int64)
         if self.attempts:
             for name, steps, before in zip(names, remaining_steps, self.remaining_steps[slots], strict=True):
@@ -113,6 +140,16 @@ class JobTable:
         self.busy_s[:] = 0.0
         if busy_s:
             self.busy_s[slots] = busy_s
+
+    def measured(self, name: str, column: int, steps_per_s: float) -> None:
+        """Record the measured throughput of a job alone.
+
+        Raises:
+            InputError: unknown job or column, or an invalid throughput.
+        """
+        slot = self.find(name)
+        check_measured(f"job {name}: throughput", column, steps_per_s, self.throughputs.shape[1])
+        self.throughputs[slot, column] = steps_per_s
 
     def remove(self, name: str) -> int:
         """Remove a job and return its former slot."""
@@ -181,3 +218,16 @@ class JobTable:
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))
         self._free += range(old + more - 1, old - 1, -1)
+
+
+def check_measured(place: str, column: int, value: float, columns: int) -> None:
+    """Check that the column exists and the measurement is finite and >= 0.
+
+    Arguments:
+        place: name of the measurement, for the error message.
+        columns: number of columns.
+    """
+    if not 0 <= column < columns:
+        raise InputError(f"{place}: column", str(column), f"an index < {columns}")
+    if not (isfinite(value) and value >= 0):
+        raise InputError(place, str(value), "a number >= 0")

@@ -1,22 +1,26 @@
 """Workers of the cluster and active leases.
 
 Rules of this file: a worker is in at most one lease, and so is a job. All leases change together when a round begins,
-after every selected job has its workers. During a round, leases only end.
+after every selected job has its workers. During a round, leases only end. A change with an invalid type or worker
+number raises InputError and changes nothing.
 Source: Narayanan's dissertation, sections 5.5 and 5.6.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.errors import InputError
 from hocket.scheduler.core.events import Command, Preempt, Renew, Start
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.worker_types import ClusterSpec
 from hocket.scheduler.rounds.placement import place, place_singles
 
 __all__ = ["SelectedJobs", "LeaseClaims", "LeaseTable"]
+
+_MOST_WORKERS = 10**6  # maximum worker number of a type, plus one
 
 
 class LeaseClaims(NamedTuple):
@@ -121,39 +125,59 @@ class LeaseTable:
         lease = self.running[number]
         self._stays.pop(self._keys[self._turned[0].index(number)], None)
         self.ended.add(job)
-        return lease, *self._over([lease] if self.ended.issuperset(lease.jobs) else [])
+        return lease, *self._over([number] if self.ended.issuperset(lease.jobs) else [])
 
-    def _over(self, leases: list[Lease]) -> tuple[list[Lease], LeaseClaims]:
-        """End leases and return them with their claims."""
+    def _over(self, ended: list[int]) -> tuple[list[Lease], LeaseClaims]:
+        """End leases, given by number, and return them with their claims."""
         numbers, claims = self._turned
-        places = [numbers.index(lease.number) for lease in leases]
+        places = list(map(numbers.index, ended))
+        leases = list(map(self.running.pop, ended))
         for lease, k in zip(leases, places, strict=True):
-            del self.running[lease.number]
             self._stays.pop(self._keys[k], None)
             self.ended.difference_update(lease.jobs)
         return leases, claims.part(places)
 
-    def join(self, kind: int, workers: Iterable[int]) -> None:
+    def price(self, kind: int, usd_per_hour: float) -> None:
+        """Change the price of a worker of a type.
+
+        Arguments:
+            kind: index of the worker type.
+        """
+        self._check(kind, ())
+        self.types[kind] = replace(self.types[kind], price_usd_per_hour=usd_per_hour)
+
+    def join(self, kind: int, workers: Collection[int]) -> None:
         """Mark workers as up.
 
         Arguments:
             kind: index of the worker type.
             workers: worker numbers within the type.
         """
+        self._check(kind, workers)
         self._set_up(kind, set(self.up[kind]) | set(workers))
 
-    def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], LeaseClaims]:
+    def lose(self, kind: int, workers: Collection[int]) -> tuple[list[Lease], LeaseClaims]:
         """Mark workers as lost, end their leases, and return these with their claims.
 
         Arguments:
             kind: index of the worker type.
             workers: indices of the workers within the type.
         """
+        self._check(kind, workers)
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)
         self._of = None
-        hit = [r for r in self.running.values() if self.columns[r.column].type == kind and gone & set(r.workers)]
-        return self._over(hit)
+        running = self.running.items()
+        return self._over(
+            [n for n, r in running if self.columns[r.column].type == kind and not gone.isdisjoint(r.workers)]
+        )
+
+    def _check(self, kind: int, workers: Collection[int]) -> None:
+        """Check that a worker type and worker numbers are valid."""
+        if not 0 <= kind < len(self.types):
+            raise InputError("workers: type", str(kind), f"an index < {len(self.types)}")
+        if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
+            raise InputError("workers", str(workers)[:80], f"numbers from 0 to {_MOST_WORKERS - 1}")
 
     def _set_up(self, kind: int, workers: set[int]) -> None:
         self.up[kind] = sorted(workers)
@@ -168,7 +192,9 @@ class LeaseTable:
             overhead_s: seconds that a job loses if it ran before and starts on other workers.
         """
         leases: list[Any] = list(map(self._stays.get, chosen.key))  # missing leases are filled in below
-        moving = self._place(chosen, leases)
+        moving: dict[int, tuple[int, ...]] = {}
+        if None in leases or max(chosen.need, default=1) > 1:  # single-worker jobs gain nothing by moving
+            moving = self._place(chosen, [() if lease is None else lease.workers for lease in leases])
         for k in moving:
             leases[k] = None
         kept = tuple([lease for lease in leases if lease is not None])
@@ -197,11 +223,11 @@ class LeaseTable:
             told.append(Renew(kept, until_s))
         return told + started
 
-    def _place(self, chosen: SelectedJobs, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
+    def _place(self, chosen: SelectedJobs, before: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
         """Choose workers for the entries that cannot stay or did not run before.
 
         Arguments:
-            before: previous lease of each entry, or None.
+            before: previous worker numbers of each entry; empty if it did not run.
         Returns:
             The workers of each moved entry, by index.
         """
@@ -209,39 +235,38 @@ class LeaseTable:
         large: set[int] = set()
         if max(needs, default=1) > 1:
             large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
-        elif None not in before:
-            return {}  # single-worker jobs gain nothing by moving
         found: dict[int, tuple[int, ...]] = {}
         moving: list[list[int]] = [[] for _ in self.up]
         taken: list[list[int]] = [[] for _ in self.up]
         all_own: list[list[int]] = [[] for _ in self.up]
-        for k, (column, lease) in enumerate(zip(columns, before, strict=True)):
+        for k, (column, workers) in enumerate(zip(columns, before, strict=True)):
             kind = type_of[column]
             if kind in large:
                 all_own[kind].append(k)
-            elif lease is None:
+            elif not workers:
                 moving[kind].append(k)
             else:
-                taken[kind].append(lease.workers[0])
+                taken[kind].append(workers[0])
         for kind, (own, up) in enumerate(zip(all_own, self.up, strict=True)):
             per_server = self.types[kind].per_server
             if moving[kind]:
                 given = place_singles(len(moving[kind]), taken[kind], up, per_server)
                 found.update(zip(moving[kind], zip(given, strict=True), strict=True))
-            elif own and not all(self._stays_put(before[k]) for k in own):
-                stood = [() if (lease := before[k]) is None else lease.workers for k in own]
-                wishes = [(needs[k], self._spread[columns[k]], was) for k, was in zip(own, stood, strict=True)]
-                for k, was, workers in zip(own, stood, place(wishes, up, per_server), strict=True):
-                    if was != workers:
+            elif own and not all(_stays_put(before[k], self._spread[columns[k]], per_server) for k in own):
+                wishes = [(needs[k], self._spread[columns[k]], before[k]) for k in own]
+                for k, workers in zip(own, place(wishes, up, per_server), strict=True):
+                    if workers != before[k]:
                         found[k] = workers
         return found
 
-    def _stays_put(self, lease: Lease | None) -> bool:
-        """True if moving cannot improve a lease; if this holds for all, nothing moves."""
-        if lease is None:
-            return False
-        need, column = len(lease.workers), self.columns[lease.column]
-        if need == 1 or not column.consolidated:
-            return True
-        per_server = self.types[column.type].per_server
-        return len({worker // per_server for worker in lease.workers}) <= -(-need // per_server)
+
+def _stays_put(workers: tuple[int, ...], spread: bool, per_server: int) -> bool:
+    """True if moving cannot improve an entry; if this holds for all of a type, nothing moves there.
+
+    Arguments:
+        workers: previous worker numbers; empty if it did not run.
+    """
+    need = len(workers)
+    if need <= 1 or spread:
+        return need > 0
+    return len({worker // per_server for worker in workers}) <= -(-need // per_server)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.scheduler.core.job_table import JobTable
+from hocket.scheduler.core.job_table import JobTable, check_measured
 from hocket.scheduler.core.lease_table import LeaseTable
 from hocket.scheduler.core.settings import Settings
 from hocket.scheduler.model.allocation import Allocation
@@ -36,6 +36,8 @@ class PolicyRunner:
         stale: True if the allocation is to be recomputed.
         must: True if it is to be recomputed without the minimum delay.
         entities, budget_usd, spent_usd: see Snapshot.
+        calls: number of calls of the policy.
+        answer: last snapshot given to the policy, and its allocation; None before the first one.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class PolicyRunner:
         self.made_s: float | None = None
         self.holds_s, self.fills = float("inf"), True
         self.stale = self.must = False
+        self.calls = 0
+        self.answer: tuple[Snapshot, Allocation] | None = None
 
     def due(self, now_s: float) -> bool:
         """True if a new allocation is needed."""
@@ -65,8 +69,11 @@ class PolicyRunner:
         """True if a new allocation will be needed even without further events."""
         return self.stale or self.holds_s < float("inf")
 
-    def ask(self, roster: JobTable, floor: LeaseTable, now_s: float) -> tuple[Allocation | None, str]:
-        """Call the policy if an allocation is due.
+    def ask(self, roster: JobTable, floor: LeaseTable, now_s: float, spent_usd: float) -> tuple[Allocation | None, str]:
+        """Call the policy if an allocation is due; a new allocation takes effect.
+
+        Arguments:
+            spent_usd: spent part of the budget.
 
         Returns:
             The allocation, or None; and the reason why there is none, if the solver failed or the policy rejected the
@@ -80,7 +87,9 @@ class PolicyRunner:
         counted = roster.isolated()
         roster.count_isolated(floor.workers[floor.type_of], floor.consolidated)
         try:
-            return self.policy(self.snapshot(roster, floor, now_s)), ""
+            snapshot = self.snapshot(roster, floor, now_s, spent_usd)
+            self.calls += 1
+            found = self.policy(snapshot)
         except SolverTrouble as trouble:
             return None, f"{trouble}; the last allocation stays in effect"
         except InputError as error:
@@ -91,13 +100,30 @@ class PolicyRunner:
         except BaseException:
             roster.set_isolated(counted)
             raise
-
-    def holds(self, allocation: Allocation, now_s: float) -> None:
-        """Record that an allocation takes effect."""
-        self.made_s, self.holds_s, self.fills = now_s, allocation.holds_s, allocation.fill
+        self.answer, self.made_s, self.holds_s, self.fills = (snapshot, found), now_s, found.holds_s, found.fill
         self.stale = self.must = False
+        return found, ""
 
-    def snapshot(self, roster: JobTable, floor: LeaseTable, now_s: float) -> Snapshot:
+    def sharing_measured(self, own: int, beside: int, column: int, kept: float, kept_beside: float) -> None:
+        """Record the fractions of throughput that jobs of two classes keep while they share workers.
+
+        Arguments:
+            own, beside: the two space-sharing classes.
+            kept, kept_beside: fraction that a job of each class keeps.
+
+        Raises:
+            InputError: unknown class or column, or an invalid fraction; nothing is changed.
+        """
+        classes = 0 if self.kept is None else len(self.kept) - 1
+        if self.kept is None or not (0 <= own < classes and 0 <= beside < classes):
+            raise InputError("sharing", f"classes {own} and {beside}", "two classes of the setup")
+        columns = self.kept.shape[2]
+        check_measured("sharing: kept", column, kept, columns)
+        check_measured("sharing: kept_beside", column, kept_beside, columns)
+        self.kept[own, beside, column], self.kept[beside, own, column] = kept, kept_beside
+        self.stale = True
+
+    def snapshot(self, roster: JobTable, floor: LeaseTable, now_s: float, spent_usd: float) -> Snapshot:
         """Snapshot for the policy at this time."""
         slots, pairs = roster.slots(), None
         if self.kept is not None:
@@ -115,7 +141,7 @@ class PolicyRunner:
             floor.placed(),
             self._settings.checkpoint_s + self._settings.restart_s,
             self._settings.round_s,
-            self.spent_usd,
+            spent_usd,
         )
 
 

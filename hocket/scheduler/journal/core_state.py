@@ -30,11 +30,11 @@ from hocket.scheduler.rounds.selection import RoundSelection
 __all__ = ["state_of"]
 
 _PARTS = ("roster", "floor", "asking", "book", "choice")
-# Derived attributes, and texts of an allocation for people.
+# Derived attributes, and values for people, such as the texts of an allocation.
 _CACHES: dict[type, frozenset[str]] = {
-    JobTable: frozenset({"_slots"}),
+    JobTable: frozenset({"_slots", "_classes"}),
     LeaseTable: frozenset({"_of", "_type_of", "_spread", "type_of", "consolidated", "columns"}),
-    PolicyRunner: frozenset({"policy", "_settings"}),  # the policy is a separate entry
+    PolicyRunner: frozenset({"policy", "_settings", "calls", "answer"}),  # the policy is a separate entry
     RoundSelection: frozenset({"settings"}),
     Core: frozenset(_PARTS),  # separate entries
     Allocation: frozenset({"reasons", "note", "grouped"}),

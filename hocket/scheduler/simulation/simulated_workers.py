@@ -209,16 +209,17 @@ class SimulatedWorkers:
             del self.running[job]
             self._jobs = None
 
-    def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
+    def leave(self, numbers: Iterable[int], now_s: float, saved: bool) -> None:
         """End leases.
 
         Arguments:
+            numbers: ids of the leases. A lease that ended already is skipped.
             saved: True to count the steps up to now, False to lose them.
         """
         running, preemptions, every, ended, self._jobs = self.running, self.preemptions, self.held, [], None
         count = saved and now_s > self.settled_s
-        for lease in leases:
-            held = every.pop(lease.number, None)
+        for number in numbers:
+            held = every.pop(number, None)
             if held is None:
                 continue
             jobs, _ = held

@@ -7,7 +7,6 @@ leave open.
 """
 
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
 from math import inf
 
 import numpy as np
@@ -36,9 +35,7 @@ from hocket.scheduler.core.events import (
     WorkersLost,
 )
 from hocket.scheduler.estimator.simulated_estimates import Learner
-from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.job import LATEST_S
-from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.simulation.metrics import ClusterRun, Span
@@ -108,18 +105,10 @@ class Simulation:
         self._known = known.throughputs(self._rows, cluster).tolist()
         kept = known.pairs(self._rows, cluster).kept if options.space_sharing else None
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
-        self.allocations = 0
-
-        def asked(snapshot: Snapshot) -> Allocation:
-            self.allocations += 1
-            found = policy(snapshot)
-            self._stalled.told = snapshot, found.reasons
-            return found
-
-        update_wrapper(asked, policy, (), ())  # so that the core state includes the policy's memory
         entities = options.entities or workload.entities
-        self.core = Core(cluster, asked, options.settings, kept, entities, options.budget_usd)
+        self.core = Core(cluster, policy, options.settings, kept, entities, options.budget_usd)
         self._observer: Callable[[Event, float], None] | None = None
+        self._tell_finished: Callable[[int], None] | None = None
         self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
         self.came = self.gone = self.rounds = 0
         self._stalled = Stalled(self.jobs, options.settings.recompute_after_s)
@@ -127,16 +116,21 @@ class Simulation:
         self.capacity_s = [0.0] * len(types)
         self.notes: dict[str, None] = {}
         counted = range(len(self.jobs))[options.first : options.last]
-        self.waiting = set(counted)
+        self.waiting, self._finished = set(counted), 0
 
     @paused()
-    def run(self, observer: Callable[[Event, float], None] | None = None) -> ClusterRun:
+    def run(
+        self,
+        observer: Callable[[Event, float], None] | None = None,
+        tell: Callable[[int], None] | None = None,
+    ) -> ClusterRun:
         """Simulate until all counted jobs are finished.
 
         Arguments:
             observer: gets each event and its time in seconds after the core, such as `record` of a journal.
+            tell: gets the number of counted jobs that are finished, whenever one is.
         """
-        self._observer = observer
+        self._observer, self._tell_finished = observer, tell
         while self._goes_on() and self.step():
             pass
         self.machine.close(self.now_s)
@@ -151,7 +145,7 @@ class Simulation:
             tuple(map(Span._make, machine.spans)),
             self.now_s,
             self.rounds,
-            self.allocations,
+            self.core.asking.calls,
             tuple(self.capacity_s),
             tuple(self.notes),
             tuple(machine.price_changes),
@@ -205,8 +199,13 @@ class Simulation:
     def _finish(self) -> None:
         _, k = self.machine.finishes.pop()
         self.machine.finish(k, self.now_s)
+        counts = k in self.waiting
         self.waiting.discard(k)
         self._tell(JobFinished(self.jobs[k].id))
+        if counts:
+            self._finished += 1
+            if self._tell_finished is not None:
+                self._tell_finished(self._finished)
         if not self.machine.running and self.options.cut_rounds:
             self.round_s = self.now_s
 
@@ -300,11 +299,11 @@ class Simulation:
         preempted, stopped, started, others = [], [], [], []
         for command in commands:
             if isinstance(command, Preempt):
-                preempted.append(command.lease)
+                preempted.append(command.lease.number)
             elif isinstance(command, Start):
                 started.append(command)
             elif isinstance(command, Stop):
-                stopped.append(command.lease)
+                stopped.append(command.lease.number)
             elif not isinstance(command, Renew):  # renewed leases continue unchanged
                 others.append(command)
         if preempted:

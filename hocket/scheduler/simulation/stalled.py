@@ -10,9 +10,7 @@ from math import inf
 
 from hocket.errors import InputError
 from hocket.scheduler.core.core import Core
-from hocket.scheduler.model.allocation import Reason
 from hocket.scheduler.model.job import Job
-from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.simulation.simulated_workers import SimulatedWorkers
 from hocket.util.units import show_count
 
@@ -23,11 +21,7 @@ _MOST_TOLD = 3  # maximum number of jobs in a message
 
 
 class Stalled:
-    """Counter of consecutive rounds without progress.
-
-    Attributes:
-        told: last snapshot given to the policy, and its reasons; None before the first call.
-    """
+    """Counter of consecutive rounds without progress."""
 
     def __init__(self, jobs: Sequence[Job], recompute_after_s: float) -> None:
         """
@@ -35,7 +29,6 @@ class Stalled:
             jobs: jobs of the workload.
             recompute_after_s: see Settings.
         """
-        self.told: tuple[Snapshot, Sequence[Reason]] | None = None
         self._jobs, self._pause_s = jobs, recompute_after_s
         self._rounds = 0
 
@@ -83,9 +76,10 @@ class Stalled:
             return f"it is on {name}, where it does {machine.speed[k]:.3g} steps per second"
         if k in machine.refused:
             return machine.refused[k]
-        if self.told is not None:
-            snapshot, reasons = self.told
-            for active, reason in zip(snapshot.jobs, reasons, strict=False):  # a custom policy may give no reasons
+        if core.asking.answer is not None:
+            snapshot, found = core.asking.answer
+            # A custom policy may give no reasons.
+            for active, reason in zip(snapshot.jobs, found.reasons, strict=False):
                 if active.job.id == self._jobs[k].id:
                     return reason.binding
         return "the policy gives it nothing"

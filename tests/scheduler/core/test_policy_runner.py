@@ -24,9 +24,14 @@ def asking(kept: np.ndarray | None = None, **how: Any) -> PolicyRunner:
     return PolicyRunner(even, Settings(**how), kept, (), None)
 
 
-def answer(holds_s: float = inf, fill: bool = True) -> Allocation:
-    """An empty allocation."""
-    return Allocation(NONE, NONE, NONE, np.zeros(0), 0.0, holds_s=holds_s, fill=fill)
+def answered(now_s: float, holds_s: float = inf, fill: bool = True, **how: Any) -> PolicyRunner:
+    """Runner whose policy, asked at this time about one job, gave an empty allocation."""
+    found = Allocation(NONE, NONE, NONE, np.zeros(0), 0.0, holds_s=holds_s, fill=fill)
+    one, roster = PolicyRunner(lambda _: found, Settings(**how), None, (), None), JobTable(1)
+    roster.add(Job("a", "any", 10.0), (1.0,), -1)
+    one.stale = one.must = True
+    assert one.ask(roster, LeaseTable(cluster(2)), now_s, 0.0) == (found, "")
+    return one
 
 
 @pytest.mark.parametrize(
@@ -46,9 +51,8 @@ def test_when_an_answer_has_aged(how: dict[str, Any], holds_s: float, state: str
 
     It expires by changes, or by its own validity.
     """
-    one = asking(**how)
-    assert one.due(0.0) is (how.get("recompute") == "rounds")  # nothing came yet
-    one.holds(answer(holds_s), 100.0)
+    assert asking(**how).due(0.0) is (how.get("recompute") == "rounds")  # nothing came yet
+    one = answered(100.0, holds_s, **how)
     if state:
         setattr(one, state, True)
     assert [one.due(now_s) for now_s in (200.0, 700.0, 1200.0)] == due
@@ -57,9 +61,7 @@ def test_when_an_answer_has_aged(how: dict[str, Any], holds_s: float, state: str
 
 def test_an_answer_that_holds_ends_what_was_asked_for() -> None:
     """A new allocation clears requests, and determines the use of free workers."""
-    one = asking()
-    one.stale = one.must = True
-    one.holds(answer(fill=False), 0.0)
+    one = answered(0.0, fill=False)
     assert (one.stale, one.must, one.fills) == (False, False, False)
 
 
@@ -72,9 +74,9 @@ def test_nobody_is_asked_about_nobody_and_trouble_is_told() -> None:
     roster, floor = JobTable(1), LeaseTable(cluster(2))
     one = PolicyRunner(fails, Settings(), None, (), None)
     one.must = True
-    assert one.ask(roster, floor, 0.0) == (None, "")
+    assert one.ask(roster, floor, 0.0, 0.0) == (None, "")
     roster.add(Job("a", "any", 10.0), (1.0,), -1)
-    found, trouble = one.ask(roster, floor, 0.0)
+    found, trouble = one.ask(roster, floor, 0.0, 0.0)
     assert found is None
     assert trouble == "fairness: time limit; the last allocation stays in effect"
 
@@ -84,7 +86,7 @@ def test_who_shares_with_nobody_has_a_class_of_its_own() -> None:
     roster = JobTable(1)
     roster.add(Job("a", "any", 10.0), (1.0,), 0)
     roster.add(Job("b", "any", 10.0), (1.0,), -1)
-    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, LeaseTable(cluster(2)), 5.0).pairs
+    pairs = asking(np.full((1, 1, 1), 0.6)).snapshot(roster, LeaseTable(cluster(2)), 5.0, 0.0).pairs
     assert pairs is not None
     assert pairs.classes.tolist() == [0, 1]
     assert pairs.kept[:, :, 0].tolist() == [[0.6, 0.0], [0.0, 0.0]]
