@@ -12,16 +12,21 @@ import numpy as np
 from hocket.scheduler.core.core import Policy
 from hocket.scheduler.core.fifo_baseline import FirstCome
 from hocket.scheduler.core.heterogeneity_agnostic import agnostic
-from hocket.scheduler.model.allocation import ALONE, Allocation
+from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.solver.lp.interior_allocation import middle
-from hocket.scheduler.solver.lp.session import Session
+from hocket.scheduler.solver.lp.linear_program import SolverTrouble
+from hocket.scheduler.solver.lp.session import Session, place_of
 from hocket.util.registry import load
+
+_PROVED = 1e-6  # largest relative gap that counts as optimal
 
 
 class Named:
     """Policy module with its memory between calls.
+
+    The last allocation is the fallback if the solver fails.
 
     Attributes:
         told: keyword arguments of the next call, besides the snapshot.
@@ -36,18 +41,35 @@ class Named:
         self.name, self.blind, self.rest = name, blind, rest
         self.told: dict[str, Any] = {}
         self.session = Session()
+        self._last: tuple[Snapshot, Allocation] | None = None  # fallback, with its snapshot
         self._module = load("hocket.scheduler.policies", name, "policy")
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """Allocation for a snapshot."""
-        module, session = self._module, self.session
-        found: Allocation = module.allocate(agnostic(snapshot) if self.blind else snapshot, session, **self.told)
+        """Allocation for a snapshot.
+
+        An allocation that is not proven optimal gets a note.
+
+        Raises:
+            SolverTrouble: the solver failed, and there is no last allocation on the same columns and worker types.
+        """
+        module, there, fails = self._module, agnostic(snapshot) if self.blind else snapshot, False
+        try:
+            found: Allocation = module.allocate(there, self.session, **self.told)
+            self._last = there, found
+        except SolverTrouble as trouble:
+            if self._last is None or place_of(self._last[0]) != place_of(there):
+                raise
+            found, fails = carried_over(there, *self._last, str(trouble)), True
+        if found.gap > _PROVED:
+            far = f"proven only to within {found.gap:.0e} of the optimum"
+            found = replace(found, note=f"{found.note}; {far}" if found.note else far)
         if hasattr(module, "remember"):
             self.told = module.remember(snapshot, found, self.told)
         if self.blind:
             return evenly(found, snapshot)
-        if self.rest == "middle" and found.objective > 0 and hasattr(module, "asked") and session.answers(snapshot):
-            return session.stands(snapshot, middle(found, snapshot, module.asked(snapshot, found.objective)))
+        if self.rest == "middle" and found.objective > 0 and hasattr(module, "asked") and not fails:
+            found = middle(found, snapshot, module.asked(snapshot, found.objective))
+            self._last = snapshot, found
         return found
 
 
@@ -111,3 +133,34 @@ def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:
         column=column,
         fraction=fraction[first, column],
     )
+
+
+def carried_over(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str) -> Allocation:
+    """Last allocation for the current jobs, after a solver failure.
+
+    Departed jobs and their pairs are removed, new jobs get nothing, and a note gives the error. Fractions shrink where
+    a type has too few workers.
+
+    Arguments:
+        before, last: last snapshot and its allocation.
+        trouble: error of the solver.
+    """
+    now = {active.job.id: j for j, active in enumerate(snapshot.jobs)}
+    ids = [active.job.id for active in before.jobs]
+    index = np.array([now.get(name, -1) for name in ids] + [ALONE])  # the last entry is for ALONE
+    first, second = index[last.first], index[last.second]
+    stays = (first >= 0) & ((last.second == ALONE) | (second >= 0))
+    first, second, column, fraction = first[stays], second[stays], last.column[stays], last.fraction[stays]
+    pairs = second != ALONE
+    low, high = np.where(pairs, np.minimum(first, second), first), np.where(pairs, np.maximum(first, second), second)
+    kind = snapshot.type_of[column]
+    used = np.bincount(kind, snapshot.scale[first] * fraction, len(snapshot.types))
+    there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
+    known = set(ids)
+    held = Reason("the solver failed: it keeps its previous share", "the next solution")
+    new = Reason("the solver failed, and it arrived after the last solution", "the next solution")
+    reasons = tuple(held if active.job.id in known else new for active in snapshot.jobs)
+    refused = {now[ids[j]]: why for j, why in last.refused.items() if ids[j] in now}
+    entries = low, high, column, fraction * there[kind]
+    note = f"the last allocation, because the solver failed: {trouble}"
+    return Allocation(*entries, last.objective, last.gap, reasons, refused, note)

@@ -7,7 +7,7 @@ Every policy is a module with
     ENTITIES: bool                                      True if workers are divided among entities
     allocate(snapshot, session=None) -> Allocation      the allocation
 
-A Session (scheduler/solver/lp/session.py) keeps solver state of the previous call, to warm-start the next one, and
-the last allocation, as a fallback if the solver fails. Without a session, the objective is the same. Policies do not
-read a clock; times are in the snapshot.
+A Session (scheduler/solver/lp/session.py) keeps solver state of the previous call, to warm-start the next one. Without
+a session, the objective is the same. If the solver fails, `allocate` raises SolverTrouble; the policy object of
+core/policy_by_name.py then falls back to its last allocation. Policies do not read a clock; times are in the snapshot.
 """

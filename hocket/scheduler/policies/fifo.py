@@ -14,7 +14,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.rejected import fastest
-from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.session import Session, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines
@@ -40,7 +40,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None, strict: bool = 
     Arguments:
         strict: True for a queue instead of the optimal weighted sum.
     """
-    return _queued(snapshot) if strict else answered(session, snapshot, lambda: _best(snapshot, session))
+    return _queued(snapshot) if strict else _best(snapshot, session)
 
 
 def in_order(snapshot: Snapshot, found: Allocation) -> float:

@@ -12,7 +12,7 @@ from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.policies.isolated import isolated_times
 from hocket.scheduler.solver.lp.rejected import refusal
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.parametric.min_pace import MinPace, paced
 from hocket.scheduler.solver.parametric.root_search import DemandAtPace
 from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
@@ -31,12 +31,8 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the largest rho of the jobs that can run; its gap is relative to a proven lower bound.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     pace = _pace(snapshot)
-    if many(snapshot) is not None:
+    if snapshot.pairs is not None and many(snapshot) is not None:
         unlike = many(snapshot, (pace.remaining, pace.due, pace.elapsed))
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)

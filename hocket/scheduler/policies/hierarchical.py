@@ -21,7 +21,7 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Entity, Snapshot
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.levels import MANY, Water, dues, fill, moved, still, told
@@ -44,10 +44,6 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the level that all entities could reach together, per unit of weight.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     teams = _Teams(snapshot)
     shares = AllocationVariables(snapshot, teams.keys())
     water = still(shares)

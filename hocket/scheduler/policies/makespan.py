@@ -9,7 +9,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.rejected import refusal
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.parametric.min_pace import MinPace, paced
 from hocket.scheduler.solver.parametric.root_search import DemandAtPace
 from hocket.scheduler.solver.space_sharing import min_pace as paced_roles
@@ -28,13 +28,9 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the number of seconds until the last job that can run completes.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
-    if many(snapshot) is not None:
+    if snapshot.pairs is not None and many(snapshot) is not None:
         unlike = many(snapshot, (snapshot.remaining_steps,))
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)

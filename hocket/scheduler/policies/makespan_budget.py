@@ -19,7 +19,7 @@ from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.hourly_cost import HOUR_S, cost_per_hour
 from hocket.scheduler.solver.lp.linear_program import LinearProgram, SolverTrouble, solve
 from hocket.scheduler.solver.lp.rejected import refusal
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines, LineCuts
 from hocket.scheduler.solver.parametric.min_cost_demand import PriorSolution, Served
@@ -44,10 +44,6 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     Raises:
         InputError: nothing is spent yet, and no makespan completes all jobs within the budget.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
     apart, above = np.zeros(jobs), 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.dual import large_programs as unlike
-from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.session import Session, solved
 from hocket.scheduler.solver.lp.to_allocation import ENOUGH, answer, reasons
 from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from hocket.scheduler.solver.space_sharing.column_generation import ColumnObjective, Roles, many
@@ -30,16 +30,23 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the minimum over the jobs that can run.
     """
-    return answered(session, snapshot, lambda: _explained(snapshot, _allocate(snapshot, session)))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
-    sharing = many(snapshot, (snapshot.weights,))
+    due = equal_share(snapshot) * snapshot.weights / snapshot.scale
+    sharing = None if snapshot.pairs is None else many(snapshot, (snapshot.weights,))
     if sharing is not None:
-        return _by_roles(snapshot, sharing)
-    shares = AllocationVariables(snapshot, (snapshot.weights,))
+        found = _by_roles(snapshot, sharing, due)
+    else:
+        shares = AllocationVariables(snapshot, (snapshot.weights,))
+        found = _by_groups(shares, due[shares.member], session)
+    return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
+
+
+def _by_groups(shares: AllocationVariables, due: np.ndarray, session: Session | None) -> Allocation:
+    """Solve with a variable for each group, or two groups that share workers, on each column.
+
+    Arguments:
+        due: steps per second at which a job of each group has a normalized throughput of 1.
+    """
     groups, variables, steps = shares.throughput
-    due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
     found = _by_prices(shares, due, session) if unlike.many(shares) else None
     if found is not None:
         return found
@@ -62,7 +69,7 @@ def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | 
     """Solve with dual decomposition, for many groups; None if it fails.
 
     Arguments:
-        due: steps per second at which a job of each group has a normalized throughput of 1.
+        due: steps per second at which a job of each group has a normalized throughput of 1; shape (groups,).
     """
     rows = unlike.GroupRows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
     most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
@@ -74,11 +81,6 @@ def _by_prices(shares: AllocationVariables, due: np.ndarray, session: Session | 
     if session is not None:
         session.keep_prices(shares.snapshot, _PLACE, start)
     return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
-
-
-def _explained(snapshot: Snapshot, found: Allocation) -> Allocation:
-    """Allocation with better reasons for satisfied jobs: they name the limiting jobs."""
-    return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
 
 
 def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
@@ -110,10 +112,13 @@ def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
     return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
 
 
-def _by_roles(snapshot: Snapshot, shares: AllocationVariables) -> Allocation:
-    """Solve with column generation, if there are too many pairs of groups."""
+def _by_roles(snapshot: Snapshot, shares: AllocationVariables, due: np.ndarray) -> Allocation:
+    """Solve with column generation, if there are too many pairs of groups.
+
+    Arguments:
+        due: steps per second at which each job has a normalized throughput of 1.
+    """
     assert snapshot.pairs is not None
-    due = equal_share(snapshot) * snapshot.weights / snapshot.scale
     found = Roles(shares, snapshot.pairs, ColumnObjective(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
     runs = shares.group >= 0
     least = float((Allocation(*found.entries, 0.0).throughput(snapshot)[runs] / due[runs]).min())

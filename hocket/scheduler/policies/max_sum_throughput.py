@@ -8,7 +8,7 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.session import Session, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
@@ -25,11 +25,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the sum of all throughputs, in steps per second.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
-    unlike = many(snapshot)
+    unlike = None if snapshot.pairs is None else many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
     shares = AllocationVariables(snapshot)

@@ -12,7 +12,7 @@ import numpy as np
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.hourly_cost import priced
-from hocket.scheduler.solver.lp.session import Session, answered, solved
+from hocket.scheduler.solver.lp.session import Session, solved
 from hocket.scheduler.solver.lp.to_allocation import answer
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.space_sharing.column_generation import many, sum_of
@@ -32,11 +32,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     Raises:
         InputError: no type has a price.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
-    unlike = many(snapshot)
+    unlike = None if snapshot.pairs is None else many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.tile(1 / priced(snapshot), (unlike.groups, 1)), _PLACE)
     shares = AllocationVariables(snapshot)

@@ -18,7 +18,7 @@ from hocket.scheduler.model.allocation import Allocation, Reason, Reasons
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.lp.hourly_cost import cost_per_hour, priced
 from hocket.scheduler.solver.lp.linear_program import Infeasible, Solution, SolverTrouble
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.lp.to_allocation import answer, reasons
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.deadlines import ahead, alone, due, together
@@ -49,13 +49,9 @@ def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = F
     Raises:
         InputError: no type has a price.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, ratio, session))
-
-
-def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Allocation:
     prices = priced(snapshot)
     exact, over = due(snapshot)
-    unlike = many(snapshot) is not None and not ratio
+    unlike = not ratio and snapshot.pairs is not None and many(snapshot) is not None
     for demand in (ahead(snapshot, exact), exact) if snapshot.round_s > 0 and exact.any() else (exact,):
         deadlines = _Deadlines(demand, dict(over), firm=demand is exact)
         if unlike:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.water_filling.bisection import Leap
 from hocket.scheduler.solver.water_filling.levels import Water, dues, fill, still, told
@@ -32,10 +32,6 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the minimum normalized throughput of the jobs that can run, as in max-min fairness.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
-
-
-def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = AllocationVariables(snapshot, (snapshot.weights,))
     # Weights scale the shares, so that all levels have similar size: solver tolerances are absolute.
     weights = snapshot.weights[shares.member] / shares.scale

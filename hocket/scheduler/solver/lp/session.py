@@ -1,26 +1,22 @@
-"""Solver session: fallback and warm starts that a policy keeps between calls.
+"""Solver session: warm starts that a policy keeps between calls.
 
-The last allocation is the fallback if the solver fails. The final basis of each of the policy's linear programs is
-stored under names instead of indices: a group by its jobs, a variable by its groups and column, a row by its group or
+The final basis of each of the policy's linear programs is stored under names instead of indices: a group by its jobs, a variable by its groups and column, a row by its group or
 worker type, plus a number if a group has several rows. The next program, with other jobs, can therefore start from
 this basis. The solver completes a basis that does not fit exactly. A warm start saves time, and does not change the
 quality of the solution.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.solver.dual.separable_program import Stand
-from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, SolverTrouble, solve
+from hocket.scheduler.solver.lp.linear_program import Basis, LinearProgram, Solution, solve
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.lp.warm_start import codes_of, sought_in
 
 _LOWER, _BASIC = 0, 1
-PROVED = 1e-6  # largest relative gap that counts as optimal
 WORTH = 2_000  # matrix entries; smaller programs are faster without a warm start
 
 
@@ -76,33 +72,6 @@ class Session:
     def __init__(self) -> None:
         self._ended: dict[str, _Ended] = {}
         self._prices: dict[str, tuple[tuple[object, ...], Stand]] = {}
-        self._last: tuple[Snapshot, Allocation] | None = None
-
-    def answered(self, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-        """Call `attempt`; if the solver fails, fall back to the last allocation.
-
-        In the fallback, departed jobs and their pairs are removed, new jobs get nothing, and a note gives the error.
-
-        Raises:
-            SolverTrouble: the solver failed, and there is no last allocation on the same columns and worker types.
-        """
-        try:
-            found = attempt()
-        except SolverTrouble as trouble:
-            if self._last is None or _place(self._last[0]) != _place(snapshot):
-                raise
-            return _again(snapshot, *self._last, str(trouble))
-        self._last = snapshot, found
-        return found
-
-    def answers(self, snapshot: Snapshot) -> bool:
-        """True if the last allocation is of this snapshot and no fallback."""
-        return self._last is not None and self._last[0] is snapshot
-
-    def stands(self, snapshot: Snapshot, found: Allocation) -> Allocation:
-        """Store a modified allocation as the fallback, and return it."""
-        self._last = snapshot, found
-        return found
 
     def solve(
         self, shares: AllocationVariables, program: LinearProgram, place: str, labels: Labels | None = None
@@ -134,11 +103,11 @@ class Session:
     def prices(self, snapshot: Snapshot, place: str) -> Stand | None:
         """Stored worker prices of a program; None if unknown, or if worker types changed."""
         known = self._prices.get(place)
-        return known[1] if known is not None and known[0] == _place(snapshot) else None
+        return known[1] if known is not None and known[0] == place_of(snapshot) else None
 
     def keep_prices(self, snapshot: Snapshot, place: str, found: Stand) -> None:
         """Store the final worker prices of a program."""
-        self._prices[place] = _place(snapshot), found
+        self._prices[place] = place_of(snapshot), found
 
     def start(
         self, shares: AllocationVariables, rows: int, columns: int, place: str, labels: Labels | None = None
@@ -150,7 +119,7 @@ class Session:
             place, labels: as for `solve`.
         """
         ended = self._ended.get(place)
-        if ended is None or ended.place != _place(shares.snapshot):
+        if ended is None or ended.place != place_of(shares.snapshot):
             return None
         was = np.array([ended.group.get(active.job.id, -1) for active in shares.snapshot.jobs])
         runs = shares.group >= 0
@@ -183,11 +152,11 @@ class Session:
         group = dict(zip(ids, shares.group.tolist(), strict=True))
         own = labels or _one_each(shares, len(solution.duals))
         self._ended[place] = _Ended(
-            _place(shares.snapshot), group, shares.groups, codes, np.argsort(codes), *basis, solution.duals, own
+            place_of(shares.snapshot), group, shares.groups, codes, np.argsort(codes), *basis, solution.duals, own
         )
 
 
-def _place(snapshot: Snapshot) -> tuple[object, ...]:
+def place_of(snapshot: Snapshot) -> tuple[object, ...]:
     """Columns and type names of a snapshot; they define the meaning of indices."""
     return snapshot.columns, tuple(own.name for own in snapshot.types)
 
@@ -227,28 +196,6 @@ def _row_codes(group: np.ndarray, number: np.ndarray) -> np.ndarray:
     return group + 1j * number
 
 
-def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str) -> Allocation:
-    now = {active.job.id: j for j, active in enumerate(snapshot.jobs)}
-    ids = [active.job.id for active in before.jobs]
-    index = np.array([now.get(name, -1) for name in ids] + [ALONE])  # the last entry is for ALONE
-    first, second = index[last.first], index[last.second]
-    stays = (first >= 0) & ((last.second == ALONE) | (second >= 0))
-    first, second, column, fraction = first[stays], second[stays], last.column[stays], last.fraction[stays]
-    pairs = second != ALONE
-    low, high = np.where(pairs, np.minimum(first, second), first), np.where(pairs, np.maximum(first, second), second)
-    kind = snapshot.type_of[column]
-    used = np.bincount(kind, snapshot.scale[first] * fraction, len(snapshot.types))
-    there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
-    known = set(ids)
-    held = Reason("the solver failed: it keeps its previous share", "the next solution")
-    new = Reason("the solver failed, and it arrived after the last solution", "the next solution")
-    reasons = tuple(held if active.job.id in known else new for active in snapshot.jobs)
-    refused = {now[ids[j]]: why for j, why in last.refused.items() if ids[j] in now}
-    entries = low, high, column, fraction * there[kind]
-    note = f"the last allocation, because the solver failed: {trouble}"
-    return Allocation(*entries, last.objective, last.gap, reasons, refused, note)
-
-
 def solved(
     session: Session | None,
     shares: AllocationVariables,
@@ -258,15 +205,3 @@ def solved(
 ) -> Solution:
     """Solve a program, with the session's warm start if there is a session."""
     return solve(program, place) if session is None else session.solve(shares, program, place, labels)
-
-
-def answered(session: Session | None, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-    """Call `attempt`, with the session's fallback if there is a session.
-
-    An allocation that is not proven optimal gets a note.
-    """
-    found = attempt() if session is None else session.answered(snapshot, attempt)
-    if found.gap <= PROVED:
-        return found
-    far = f"proven only to within {found.gap:.0e} of the optimum"
-    return replace(found, note=f"{found.note}; {far}" if found.note else far)

@@ -15,7 +15,7 @@ from hocket.scheduler.model.worker_types import Placement, WorkerType
 from hocket.scheduler.policies import max_min_fairness, max_sum_throughput
 from hocket.scheduler.solver.lp import session as module
 from hocket.scheduler.solver.lp.linear_program import SolverTrouble
-from hocket.scheduler.solver.lp.session import Session, answered
+from hocket.scheduler.solver.lp.session import Session
 
 
 def unlike(jobs: int, pairs: bool = False, seed: int = 5) -> Snapshot:
@@ -83,8 +83,8 @@ def test_when_the_solver_fails_the_last_allocation_stands(monkeypatch: pytest.Mo
 
     Their pairs are dropped, too. New jobs have nothing, a note explains this, and no capacity is exceeded.
     """
-    full, session = unlike(20, pairs=True), Session()
-    before = max_sum_throughput.allocate(part(full, list(range(18))), session)
+    full, policy = unlike(20, pairs=True), policy_named("max_sum_throughput")
+    before = policy(part(full, list(range(18))))
     assert before.pairs.any()
 
     def fails(*_: object) -> None:
@@ -94,7 +94,7 @@ def test_when_the_solver_fails_the_last_allocation_stands(monkeypatch: pytest.Mo
     jobs = [19, *range(17, 1, -1), 18]  # 0 and 1 left, 18 and 19 came, the others stand in another order
     there = part(full, jobs)
     there = replace(there, types=(replace(there.types[0], workers=1), *there.types[1:]))
-    found = max_sum_throughput.allocate(there, session)
+    found = policy(there)
     assert "here: it gave up" in found.note
     was, now = before.dense(part(full, list(range(18)))), found.dense(there)
     assert (now[[0, 17]] == 0).all()
@@ -127,16 +127,16 @@ def test_what_stands_is_what_was_answered(rest: Literal["most", "middle"], monke
     assert found.dense(there) == pytest.approx(before[2:])
 
 
-def test_an_answer_that_is_not_proved_says_so() -> None:
-    """A result without proof has a note, with and without a session.
+def test_an_answer_that_is_not_proved_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result without proof has a note.
 
     A gap of a millionth counts as proved.
     """
     there, none = unlike(3), np.zeros(0, dtype=np.int64)
-    for session in (None, Session()):
-        for gap, note in ((1e-6, ""), (2e-3, "proven only to within 2e-03 of the optimum")):
-            found = Allocation(none, none, none, np.zeros(0), 1.0, gap)
-            assert answered(session, there, lambda found=found: found).note == note  # type: ignore[misc]
+    for gap, note in ((1e-6, ""), (2e-3, "proven only to within 2e-03 of the optimum")):
+        found = Allocation(none, none, none, np.zeros(0), 1.0, gap)
+        monkeypatch.setattr(max_min_fairness, "allocate", lambda *_, found=found: found)
+        assert policy_named("max_min_fairness")(there).note == note
 
 
 def test_without_a_last_allocation_the_trouble_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,13 +148,13 @@ def test_without_a_last_allocation_the_trouble_is_told(monkeypatch: pytest.Monke
     def fails(*_: object) -> None:
         raise SolverTrouble("here: it gave up")
 
-    session, there = Session(), unlike(5)
+    policy, there = policy_named("max_min_fairness"), unlike(5)
     with monkeypatch.context() as patch:
         patch.setattr(module, "solve", fails)
         with pytest.raises(SolverTrouble):
-            max_min_fairness.allocate(there, session)
-    max_min_fairness.allocate(there, session)
+            policy(there)
+    policy(there)
     monkeypatch.setattr(module, "solve", fails)
     other = replace(there, types=tuple(replace(own, name=f"other {own.name}") for own in there.types))
     with pytest.raises(SolverTrouble):
-        max_min_fairness.allocate(other, session)
+        policy(other)
