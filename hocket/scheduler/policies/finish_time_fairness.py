@@ -32,7 +32,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     The objective is the largest rho of the jobs that can run; its gap is relative to a proven lower bound.
     """
     pace = _pace(snapshot)
-    if snapshot.pairs is not None and many(snapshot) is not None:
+    if many(snapshot) is not None:
         unlike = many(snapshot, (pace.remaining, pace.due, pace.elapsed))
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)

@@ -30,7 +30,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """
     jobs = len(snapshot.jobs)
     pace = DemandAtPace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
-    if snapshot.pairs is not None and many(snapshot) is not None:
+    if many(snapshot) is not None:
         unlike = many(snapshot, (snapshot.remaining_steps,))
         assert unlike is not None
         return paced_roles.allocation(snapshot, unlike, pace, _PLACE)

@@ -31,7 +31,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     The objective is the minimum over the jobs that can run.
     """
     due = equal_share(snapshot) * snapshot.weights / snapshot.scale
-    sharing = None if snapshot.pairs is None else many(snapshot, (snapshot.weights,))
+    sharing = many(snapshot, (snapshot.weights,))
     if sharing is not None:
         found = _by_roles(snapshot, sharing, due)
     else:

@@ -25,7 +25,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
     The objective is the sum of all throughputs, in steps per second.
     """
-    unlike = None if snapshot.pairs is None else many(snapshot)
+    unlike = many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
     shares = AllocationVariables(snapshot)

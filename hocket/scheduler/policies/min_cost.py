@@ -32,7 +32,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     Raises:
         InputError: no type has a price.
     """
-    unlike = None if snapshot.pairs is None else many(snapshot)
+    unlike = many(snapshot)
     if unlike is not None:
         return sum_of(snapshot, unlike, np.tile(1 / priced(snapshot), (unlike.groups, 1)), _PLACE)
     shares = AllocationVariables(snapshot)

@@ -51,7 +51,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = F
     """
     prices = priced(snapshot)
     exact, over = due(snapshot)
-    unlike = not ratio and snapshot.pairs is not None and many(snapshot) is not None
+    unlike = many(snapshot) is not None and not ratio
     for demand in (ahead(snapshot, exact), exact) if snapshot.round_s > 0 and exact.any() else (exact,):
         deadlines = _Deadlines(demand, dict(over), firm=demand is exact)
         if unlike:

@@ -78,16 +78,15 @@ class ColumnSolution:
 
 
 def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> AllocationVariables | None:
-    """Groups without pairs, if a snapshot with space sharing has too many groups for all pairs.
+    """Groups without pairs, if space sharing has too many groups for all pairs.
 
     Arguments:
         keys: arrays of shape (jobs,). Jobs are in one group only if they have equal values in each of these arrays.
 
     Returns:
-        Groups and variables of jobs without a partner; None with few groups.
+        Groups and variables of jobs without a partner; None without space sharing or with few groups.
     """
-    assert snapshot.pairs is not None
-    if len(snapshot.jobs) <= MOST_GROUPS:
+    if snapshot.pairs is None or len(snapshot.jobs) <= MOST_GROUPS:
         return None
     shares = AllocationVariables(replace(snapshot, pairs=None), (*keys, snapshot.pairs.classes))
     return shares if shares.groups > MOST_GROUPS else None
