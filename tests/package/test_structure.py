@@ -223,7 +223,8 @@ def missing_paths(text: str, home: Path) -> Iterator[str]:
         known = any((start / path).exists() for start in starts) or any(
             f"/{name}".endswith(f"/{path}") for name in NAMES
         )
-        if not known and path not in ELSEWHERE:
+        written = f"<!-- file: {path} -->" in text  # by a block of the page
+        if not (known or written or path in ELSEWHERE):
             yield path
 
 
