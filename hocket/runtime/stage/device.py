@@ -99,8 +99,7 @@ class Device:
         scale = Scale(layout.batches, program.rule, captured.job.loss_weight)
         weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, layout.batches, program, parts)
-        swaps = self.swapping is not None
-        self.microbatches = DeviceMicrobatches(self.stages, borders, scale, weights, swaps, on_loss)
+        self.microbatches = DeviceMicrobatches(self.stages, borders, scale, weights, self.swapping is not None, on_loss)
         self._updates = OptimizerSteps(program, self.stages, scale, self.clipping, weights, self.guard)
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
             Kind.LOAD: self.microbatches.load,
