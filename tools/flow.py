@@ -145,7 +145,8 @@ def measured() -> dict[str, Visits]:
     for name, size in (("roomy", ROOMY_BYTES), ("tight", TIGHT_BYTES)):
         Path(f"{name}.yaml").write_text(CLUSTER.format(memory_bytes=size))
     profile = Visits(frozenset({"ModelProfile", "Captured"}))
-    plan, swapped = (Visits(frozenset({"Plan", "LoadedPlan", "Opened", "Executable"})) for _ in range(2))
+    plans = frozenset({"Plan", "LoadedPlan", "PlannedRun", "_Asked", "Opened", "Executable"})  # and older names
+    plan, swapped = Visits(plans), Visits(plans)
     job = Visits(
         frozenset({"Job", "JobArrived", "Progressed", "JobFinished", "Lease", "Snapshot", "Allocation"}),
         ("hocket.scheduler.", "hocket.cluster."),
