@@ -179,7 +179,7 @@ def part_for(
         if goal.objective == "cost" and part.usd_per_hour is None:
             expected = "the price of every device, because costs are compared"
             step = "Write `price_usd_per_hour`, dollars an hour for one device, into the cluster file."
-            raise InputError("price_usd_per_hour", f"none, for devices of {part.cluster.name}", expected, step)
+            raise InputError("price_usd_per_hour", f"none, on {part.cluster.name}", expected, step)
     tried: list[PartTrial[F]] = []
     # The whole cluster comes first: its cost lets the other searches stop early.
     order = [parts[-1], *parts[:-1]] if goal.objective == "cost" else parts

@@ -79,7 +79,7 @@ def test_widths_that_fit_some_parts() -> None:
     """
     planned = plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(4,)), Goal("cost"))
     assert planned.part.devices % 4 == 0
-    with pytest.raises(InputError, match="tensor: found 16"):
+    with pytest.raises(InputError, match="tensor: found tensor-parallel size 16"):
         plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(16,)), Goal("cost"))
 
 
