@@ -25,7 +25,7 @@ ALONE = Cluster("alone", (Level("server", 1, 1e9),), "a100-80gb")
     ("cluster", "options", "message"),
     [
         (SERVERS, {"tensors": (3,)}, r"^tensor: found 3; expected a divisor of heads, 16"),
-        (SERVERS, {"tensors": (16,)}, r"^tensor: found 16 devices; expected"),
+        (SERVERS, {"tensors": (16,)}, r"^tensor: found tensor-parallel size 16; expected"),
         (SERVERS, {"recomputes": ("some",)}, r"^recompute: found 'some'; expected one of none, selective, full"),
         (
             SERVERS,
