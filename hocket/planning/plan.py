@@ -202,15 +202,7 @@ class Plan:
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
                 raise InputError(key, "true, with tensor: 1", "false", "Set `tensor` to 2 or more.")
-        asked = {  # features that depend on stages and update rule are found by `strategy.in_use`
-            Feature.TENSOR: self.tensor > 1,
-            Feature.SLICES: self.slices,
-            Feature.WAVES: any(stage.wave for stage in self.stages),
-            Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
-            Feature.COMPILE: any(stage.compile for stage in self.stages),
-            Feature.SWAP: self.swap is not None,
-        }
-        check_together("plan", *(feature for feature, wanted in asked.items() if wanted))
+        check_together("plan", *self.features)
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         cluster = self.group.cluster
@@ -229,6 +221,22 @@ class Plan:
     def group(self) -> Grouped:
         """The cluster with each tensor-parallel group as one device."""
         return grouped(self.cluster, self.tensor, self.slices)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """Features of the plan that may conflict with other features.
+
+        Features that depend on stages and update rule are found by `strategy.in_use`.
+        """
+        said = {
+            Feature.TENSOR: self.tensor > 1,
+            Feature.SLICES: self.slices,
+            Feature.WAVES: any(stage.wave for stage in self.stages),
+            Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
+            Feature.COMPILE: any(stage.compile for stage in self.stages),
+            Feature.SWAP: self.swap is not None,
+        }
+        return frozenset(feature for feature, asked in said.items() if asked)
 
     @cached_property
     def worker_devices(self) -> tuple[int, ...]:
