@@ -157,7 +157,8 @@ def test_layers_are_those_of_the_job_itself(loss: Any) -> None:
     assert [layer.parameters for layer in short.layers] == [layer.parameters for layer in plain.layers]
     between = [t for t in short.tensors if t.source >= 0]
     assert {t.dtype for t in between if t.gradient} == {SHORT}
-    assert short.trace.values[short.trace.loss].dtype is torch.float32
+    recorded = short.graph.trace
+    assert recorded.values[recorded.loss].dtype is torch.float32
     assert verify(short)
 
 
