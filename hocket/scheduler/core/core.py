@@ -88,6 +88,7 @@ class Core:
         self.refused: dict[str, str] = {}
         self.rounds = 0
         self.now_s = 0.0
+        self.spent_usd = 0.0  # counted only with a budget
         self.began_s: float | None = None  # start of the current round
         self.changed = False  # jobs arrived or left since the ledger was updated
         self.asked = False  # a first round is already requested
@@ -102,7 +103,7 @@ class Core:
             raise InputError(
                 "event: time", f"{now_s:g} s", f"a finite time, not before the last event's, {self.now_s:g} s"
             )
-        spent_usd = self.asking.spent_usd
+        spent_usd = self.spent_usd
         if self.asking.budget_usd is not None:
             spent_usd += self.floor.cost_usd(now_s - self.now_s)
         told: list[Command] = []
@@ -135,7 +136,7 @@ class Core:
                 self.asking.sharing_measured(own, beside, column, kept, kept_beside)
             case _:
                 assert_never(event)
-        self.now_s, self.asking.spent_usd = now_s, spent_usd
+        self.now_s, self.spent_usd = now_s, spent_usd
         if isinstance(event, RoundEnded):
             self.asked = False
         elif self.roster.slot and not self.floor.running and not self.asked:
@@ -155,7 +156,7 @@ class Core:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """Snapshot for the policy at this time."""
-        return self.asking.snapshot(self.roster, self.floor, now_s, self.asking.spent_usd)
+        return self.asking.snapshot(self.roster, self.floor, now_s, self.spent_usd)
 
     # Jobs and workers that leave.
 

@@ -35,7 +35,8 @@ class PolicyRunner:
         fills: True if free workers may be used beyond the allocation.
         stale: True if the allocation is to be recomputed.
         must: True if it is to be recomputed without the minimum delay.
-        entities, budget_usd, spent_usd: see Snapshot.
+        entities: owners of the jobs, each with its weight and policy, for policies that divide workers among them.
+        budget_usd: money that may be spent on workers; None without a budget.
         calls: number of calls of the policy.
         answer: last snapshot given to the policy, and its allocation; None before the first one.
     """
@@ -49,7 +50,7 @@ class PolicyRunner:
         budget_usd: float | None,
     ) -> None:
         self.policy, self._settings = policy, settings
-        self.entities, self.budget_usd, self.spent_usd = entities, budget_usd, 0.0
+        self.entities, self.budget_usd = entities, budget_usd
         self.kept = None if kept is None else _with_nobody(kept)
         self.made_s: float | None = None
         self.holds_s, self.fills = float("inf"), True
