@@ -33,8 +33,8 @@ def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, floa
 def limit_problems(plan: Plan, program: Program, sizes: Sizes | None = None) -> tuple[Problem, ...]:
     """Problems of a program under the memory limits of its plan and its cluster.
 
-    They are the problems found by `check`. If there are none, and the plan has a limit for hosts, they are servers
-    with too little host memory for all their devices together.
+    The program is checked first (check.py). If it is legal and the plan has a limit for hosts, there is one problem for
+    each server that has too little memory for all its devices together.
 
     Arguments:
         sizes: bytes of the program's values; None for the sizes that the plan records. Nothing is checked if the plan
