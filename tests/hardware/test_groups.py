@@ -121,7 +121,8 @@ def test_widths_that_do_not_fit() -> None:
     """Widths that do not fit are refused, with the level that they would cut."""
     with pytest.raises(
         InputError,
-        match=r"^tensor: found tensor-parallel size 3; expected a divisor or a multiple of 8, the width of level `s",
+        match=r"^tensor: found tensor-parallel size 3; "
+        r"expected a divisor or a multiple of 8, the width of level `server`",
     ):
         grouped(servers(True), 3)
     with pytest.raises(InputError, match=r"^tensor: found tensor-parallel size 64; expected a divisor of 32"):

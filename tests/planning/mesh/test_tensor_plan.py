@@ -148,7 +148,8 @@ def test_another_width_than_the_profile() -> None:
         ),
         (
             {"tensor": 3},
-            r"^tensor: found tensor-parallel size 3; expected a divisor or a multiple of 4, the width of level",
+            r"^tensor: found tensor-parallel size 3; "
+            r"expected a divisor or a multiple of 4, the width of level `server`",
         ),
         ({"tensor": 4}, r"^stages\.1\.devices: found group 2; expected 0 to 1, the cluster's groups of 4 devices"),
     ],
