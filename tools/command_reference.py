@@ -34,8 +34,8 @@ explain the keys with examples. `hocket schema` prints the same as JSON Schema, 
 Only required keys must be given. Where a meaning names `null`, leaving the key out is the same. An *amount* is a text with a unit,
 such as `4GiB` or `25Gbit/s`, or a number of bytes or of bytes per second.
 """
-# How the files write what docstrings write in Python.
-YAML = {r"\bNone\b": "`null`", r"\bTrue\b": "`true`", r"\bFalse\b": "`false`", r"(?<!\w)\(\)": "`[]`"}
+# Values in a meaning, which the page sets in a typewriter face.
+VALUES = re.compile(r"\b(?:null|true|false)\b|\[\]")
 PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers", "amount": "amounts"}
 
 
@@ -119,8 +119,7 @@ def _keys() -> Iterator[str]:
         titles = {name: done[part["description"]] for name, part in parts.items()}
         for title, part in new.items():
             yield f"\n## {title}\n\n"
-            intro = _cell(part.get("description", "").partition("Attributes:\n")[0])
-            yield f"{intro}{_users(part['title'], new, titles) if title != file else ''}\n\n"
+            yield f"{_cell(part.get('description', ''))}{_users(part['title'], new, titles) if title != file else ''}\n\n"
             yield "| key | type | meaning | default |\n|---|---|---|---|\n"
             yield from _key_rows(part, titles)
 
@@ -137,15 +136,12 @@ def _users(name: str, parts: Mapping[str, Mapping[str, Any]], titles: Mapping[st
 
 
 def _key_rows(part: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[str]:
-    told = _attributes(part.get("description", ""))
     for key, about in part["properties"].items():
         value = about.get("default")
         default = (
             "required" if key in part.get("required", []) else "" if value in (None, "") else f"`{json.dumps(value)}`"
         )
-        meaning = told.get(key, "")
-        for python, yaml in YAML.items():
-            meaning = re.sub(python, yaml, meaning)
+        meaning = VALUES.sub(r"`\g<0>`", about.get("description", ""))
         if "const" in about:
             meaning = f'name and version of the file format: always "{about["const"]}".'
         yield f"| `{key}` | {_type(about, titles)} | {_cell(meaning)} | {default} |\n"
@@ -186,20 +182,6 @@ def _plural(kind: str) -> str:
 
 def _anchor(title: str) -> str:
     return title.lower().replace(":", "").replace(" ", "-")
-
-
-def _attributes(text: str) -> Mapping[str, str]:
-    """Descriptions by name, from a docstring's section `Attributes`."""
-    found: dict[str, str] = {}
-    last: tuple[str, ...] = ()
-    for line in text.partition("Attributes:\n")[2].splitlines():
-        start = re.match(r"    (\w+(?:, \w+)*): (.*)$", line)
-        if start:
-            last = tuple(start[1].split(", "))
-            found.update(dict.fromkeys(last, start[2]))
-        elif line.startswith("        "):
-            found.update({name: f"{found[name]} {line.strip()}" for name in last})
-    return found
 
 
 def _cell(text: str) -> str:

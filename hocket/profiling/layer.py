@@ -28,7 +28,14 @@ _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s
 
 @dataclass(frozen=True)
 class OtherDeviceLayer:
-    """Seconds of one layer on a device type other than the profile's."""
+    """Seconds of one layer on a device type other than the profile's.
+
+    Attributes:
+        device_type: name of this device type.
+        forward_s, backward_s: seconds of a forward and a backward, per microbatch size of the profile.
+        step_s: seconds of the layer's part of an optimizer step.
+        copy_s: additional seconds of a step that works on a copy of the weights.
+    """
 
     device_type: str
     forward_s: tuple[float, ...]
@@ -39,7 +46,7 @@ class OtherDeviceLayer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int]) -> None:
-        """Validate the times.
+        """Refuse seconds that are invalid, or that are not one for each microbatch size.
 
         Arguments:
             where: location of the layer in the profile, for error messages.
@@ -117,7 +124,7 @@ class Layer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int], device_type: str, elsewhere: Sequence[str]) -> None:
-        """Validate the layer.
+        """Refuse costs that are invalid, or that do not fit the profile.
 
         Arguments:
             where: location of the layer in the profile, for error messages.
@@ -179,12 +186,15 @@ class Tensor:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def check(self, where: str, sizes: Sequence[int], layers: int) -> None:
-        """Validate the tensor.
+        """Refuse sizes or layer indices that do not fit the profile.
 
         Arguments:
             where: location of the tensor in the profile, for error messages.
             sizes: microbatch sizes of the profile.
             layers: number of layers of the profile.
+
+        Raises:
+            InputError: a field is invalid; the error names the field.
         """
         if len(self.size_bytes) != len(sizes):
             raise InputError(f"{where}.size_bytes", f"{len(self.size_bytes)} values", f"{len(sizes)}")

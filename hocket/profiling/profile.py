@@ -109,6 +109,7 @@ class ModelProfile:
             (`hocket.profiling.checks.loss_additivity`). Empty if there is no difference or no check.
         correction: correction by a run, already applied to the costs; None without a correction.
         compiled: effect of torch.compile, not applied to the costs; None if not measured.
+        format: name and version of the file format: always "hocket-profile-1".
         notes: remarks that planners act on or users read.
     """
 
@@ -179,8 +180,10 @@ class ModelProfile:
         if self.compiled is not None:
             if self.compiled.ends[-1:] != (len(self.layers),):
                 raise InputError("compiled.ends", str(self.compiled.ends), f"all {len(self.layers)} layers")
-            if any(len(row) != len(sizes) for row in (*self.compiled.forward, *self.compiled.backward)):
-                raise InputError("compiled", "a wrong number of factors", f"{len(sizes)}, one for each microbatch size")
+            odd = [row for row in (*self.compiled.forward, *self.compiled.backward) if len(row) != len(sizes)]
+            if odd:
+                found = f"{len(odd[0])} factors for a run of layers"
+                raise InputError("compiled", found, f"{len(sizes)}, one for each microbatch size")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)

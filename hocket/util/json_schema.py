@@ -2,16 +2,20 @@
 
 Editors use it to complete keys and to mark wrong ones.
 
-The schema comes from the dataclass that reads the file, so that the two cannot differ. A schema defines keys, types and
-required keys. Ranges and consistency of values are checked when the file is read.
+The schema comes from the dataclass that reads the file, so that the two cannot differ. A schema defines keys, types,
+required keys and the meaning of each key, which comes from the dataclass's docstring. Ranges and consistency of values
+are checked when the file is read.
 """
 
+import re
 from typing import Any
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # Sizes such as 2GB and rates such as 11.5GiB/s, which YAML files may have in place of numbers.
 _AMOUNT = {"type": "string", "pattern": r"^\s*[0-9.]"}
 _AMOUNT_KEYS = ("_bytes", "_bytes_per_s")
+# Values as files write them, by the pattern of the same value in a Python docstring.
+_IN_FILES = {r"\bNone\b": "null", r"\bTrue\b": "true", r"\bFalse\b": "false", r"(?<!\w)\(\)": "[]"}
 
 
 def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
@@ -27,8 +31,13 @@ def json_schema(kind: type, title: str, amounts: bool) -> dict[str, Any]:
 
     schema = TypeAdapter(kind).json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
+        intro, meanings = _docstring(part.get("description", ""))
+        if intro:
+            part["description"] = intro
         for name, field in part.get("properties", {}).items():
             field.pop("title", None)  # pydantic's title repeats the key
+            if name in meanings:
+                field["description"] = meanings[name]
             if amounts and name.endswith(_AMOUNT_KEYS):
                 part["properties"][name] = _with_units(field)
     return {"$schema": _DIALECT, **schema, "title": title}
@@ -47,3 +56,29 @@ def _with_units(field: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in field:
         return {**field, "anyOf": [*field["anyOf"], _AMOUNT]}
     return field
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a dataclass's docstring into its introduction and the meaning of each attribute.
+
+    Both write values as files do: `null` instead of None, `[]` instead of ().
+    """
+    intro, _, attributes = text.partition("Attributes:\n")
+    meanings: dict[str, str] = {}
+    last: tuple[str, ...] = ()
+    for line in attributes.splitlines():
+        start = re.match(r"    (\w+(?:, \w+)*): (.*)$", line)
+        if start:
+            last = tuple(start[1].split(", "))
+            meanings.update(dict.fromkeys(last, start[2]))
+        elif line.startswith("        "):
+            meanings.update({name: f"{meanings[name]} {line.strip()}" for name in last})
+        else:
+            last = ()
+    return _as_in_files(" ".join(intro.split())), {name: _as_in_files(meaning) for name, meaning in meanings.items()}
+
+
+def _as_in_files(text: str) -> str:
+    for python, file in _IN_FILES.items():
+        text = re.sub(python, file, text)
+    return text

@@ -4,6 +4,7 @@ All files that Hocket reads or writes are valid. A misspelt key is not.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,20 @@ def test_sizes_may_have_units(run: Run, folder: Path, value: Any) -> None:
     data = parse_yaml(Path("cluster.yaml").read_bytes(), "cluster.yaml")
     assert errors(check, {**data, "memory_bytes": value}) == []
     assert errors(check, {**data, "memory_bytes": "much"}) != []
+
+
+@pytest.mark.parametrize("kind", ["plan", "cluster", "profile", "jobs"])
+def test_every_key_says_what_it_is(run: Run, kind: str) -> None:
+    """Every key has a meaning, for an editor to show. Values in it are written as in a file."""
+    schema = validator(run, kind).schema
+    assert isinstance(schema, dict)
+    for part in (schema, *schema["$defs"].values()):
+        assert part["description"]
+        assert "Attributes" not in part["description"]
+        for key, field in part["properties"].items():
+            meaning = field.get("description") or field.get("const")
+            assert meaning, f"{part['title']}: {key}"
+            assert not re.search(r"\bNone\b|\bTrue\b|\bFalse\b|(?<!\w)\(\)", meaning), f"{part['title']}: {key}"
 
 
 def test_an_unknown_format_is_refused(run: Run) -> None:
