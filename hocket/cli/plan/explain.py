@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from hocket.planning.explain.baseline_comparison import BaselineComparison
     from hocket.planning.explain.what_if import ScenarioResult
     from hocket.planning.load import LoadedPlan
-    from hocket.planning.search.request import PlanRequest
     from hocket.planning.search.result import Refused
-    from hocket.profiling.profile import ModelProfile
     from hocket.simulation.critical_path import PathSeconds
 
 Explain = Annotated[
@@ -51,12 +49,12 @@ class Explained:
         amplification: "Mapping[str, Any] | None" = None,
         buckets: str = "",
     ) -> None:
-        from hocket.planning.predict.predict import critical_path_of
+        from hocket.planning.predict.predict import critical_path
 
         self.plan, self.answers, self.verdict, self.runner_up = opened.plan, answers, verdict, runner_up
         self.amplification = amplification or {}
         self.buckets = buckets
-        self.path: PathSeconds = critical_path_of(opened.plan, opened.profile)
+        self.path: PathSeconds = critical_path(opened.run)
         self.predicted = opened.plan.predicted or opened.predicted
 
     def shares(self) -> dict[str, float]:
@@ -254,23 +252,17 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
     return Explained(opened, answered(answers), of_sizes(found), buckets=found.buckets_text)
 
 
-def explained_profile(
-    profiles: "Mapping[str, ModelProfile]", found: Any, request: "PlanRequest", progress: Report | None = None
-) -> Explained:
+def explained_profile(found: Any, progress: Report | None = None) -> Explained:
     """Explain the best plan of a profiled job.
 
     Arguments:
-        profiles: the job's profiles by path, one for each tensor-parallel size.
         found: result of the search, a `Search`.
-        request: what the search was asked for.
     """
     from hocket.planning.explain.baseline_comparison import of_profile, with_stale
     from hocket.planning.explain.what_if import ask_profile, usual
-    from hocket.planning.load import LoadedPlan
     from hocket.planning.waves.explain import why_not
 
     plan = found.best.plan
-    profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
 
     def searching(what: str) -> Report | None:
         """Return a progress callback with the search's purpose in its label."""
@@ -280,17 +272,17 @@ def explained_profile(
         return lambda done, total, at: progress(done, total, f"{what}: {at}")
 
     answers = [
-        ask_profile(profiles, found, question, request, False, searching(f"what if {question.text}"))
+        ask_profile(found, question, False, searching(f"what if {question.text}"))
         for question in usual(plan.cluster, plan.swap is not None)
     ]
-    verdict = with_stale(of_profile(found), profiles, found, request, searching("plans with old weights"))
-    verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
+    verdict = with_stale(of_profile(found), found, searching("plans with old weights"))
+    verdict = replace(verdict, waves=tuple(why_not(found)))
     amplification = None
     if found.best.amplification is not None:
-        limit, second = request.amplification_limit, found.candidates[1:2]
+        limit, second = found.request.amplification_limit, found.candidates[1:2]
         amplification = {"limit": limit, "best": found.best.amplification}
         amplification["runner_up"] = second[0].amplification if second else None
-    opened = LoadedPlan(plan, profile)
+    opened = found.loaded(found.best)
     return Explained(opened, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
 
 

@@ -215,12 +215,7 @@ def plan(
             say(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
             say(f"note: {past.line}; --no-feedback disables this", file=sys.stderr if json else sys.stdout)
-        why = Explanation(
-            explain,
-            candidates,
-            lambda found, progress: explained_profile(profiles, found, request, progress),
-            lambda found: found.refused,
-        )
+        why = Explanation(explain, candidates, explained_profile, lambda found: found.refused)
         _report(of_batches.best, output, rows, json, why, profiles if past else {})
         return
     if swap is not None:

@@ -13,6 +13,9 @@ from hocket.printable import say
 if TYPE_CHECKING:
     from hocket.planning.explain.what_if import Scenario
 
+_ONE_EACH = "at most one change of each kind, because --combined applies all changes at once"
+_ONE_BY_ONE = "Leave out --combined to predict each change by itself."
+
 
 def what_if(
     model: Annotated[str, typer.Argument(help="A plan file, a profile or an analytic model, as for `hocket plan`.")],
@@ -149,10 +152,10 @@ class _WhatIfOptions:
             self.now = f"{opened.plan.strategy} of {opened.plan.model}"
             self.samples_per_s = opened.predicted.samples_per_s
             if replan and opened.profile.source.startswith("worked out for"):
-                model_of = sizes_of(opened.plan, opened.profile)
-                self.answer = lambda question: ask_plan_of_sizes(opened.plan, opened.profile, model_of, question)
+                model_of = sizes_of(opened)
+                self.answer = lambda question: ask_plan_of_sizes(opened, model_of, question)
             else:
-                self.answer = lambda question: ask_plan(opened.plan, opened.profile, question, replan)
+                self.answer = lambda question: ask_plan(opened, question, replan)
             self.of_profile = True
             return
         if batch is None:
@@ -168,12 +171,11 @@ class _WhatIfOptions:
             if past is not None:
                 say(f"note: {past.line}; --no-feedback disables this", file=sys.stderr)
                 loaded, self.cluster = past.applied(loaded), past.on(self.cluster)
-            profiles = {model: loaded}
             self.of_profile = True
-            search = search_widths(profiles, self.cluster, request)
+            search = search_widths({model: loaded}, self.cluster, request)
             self.now, self.samples_per_s = search.best.label, search.best.samples_per_s
             self.swaps = search.best.plan.swap is not None
-            self.answer = lambda question: ask_profile(profiles, search, question, request)
+            self.answer = lambda question: ask_profile(search, question)
             return
         sized = search_sizes(loaded, self.cluster, request)
         self.now, self.samples_per_s = sized.best.label, sized.best.predicted.samples_per_s
@@ -197,7 +199,7 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
     for question in questions:
         if question.batch != 1:
             if batch != 1:
-                raise InputError("--combined", "two batches", "one")
+                raise InputError("--combined", "two changes of the batch size", _ONE_EACH, _ONE_BY_ONE)
             batch = question.batch
         for one in fields(Change):
             value = getattr(question.change, one.name)
@@ -206,10 +208,11 @@ def _joined(questions: "Sequence[Scenario]") -> "Scenario":
             if isinstance(value, dict):
                 before = whole.get(one.name, {})
                 if twice := sorted(before.keys() & value.keys()):
-                    raise InputError("--combined", f"{one.name} of level {twice[0]} twice", "once")
+                    found = f"two changes of the {one.name} of level {twice[0]}"
+                    raise InputError("--combined", found, _ONE_EACH, _ONE_BY_ONE)
                 whole[one.name] = {**before, **value}
             elif one.name in whole:
-                raise InputError("--combined", f"{one.name} twice", "once")
+                raise InputError("--combined", f"two changes of {one.name}", _ONE_EACH, _ONE_BY_ONE)
             else:
                 whole[one.name] = value
     return Scenario(", ".join(question.text for question in questions), Change(**whole), batch)

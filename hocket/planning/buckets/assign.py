@@ -6,9 +6,7 @@ finds them faster and they fit into memory. The options to choose from come from
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
-from hocket.errors import InputError
 from hocket.planning.buckets.lower_bound import least_used_s
 from hocket.planning.buckets.options import ways
 from hocket.planning.buckets.threads import WORTH
@@ -24,7 +22,6 @@ from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import yields_idle
 
-AUTO, DEFAULT = "auto", "default"
 FINALISTS = 3  # number of fastest candidates for which buckets are chosen, in addition to the fastest of each strategy
 REACH = 0.25  # share by which the iteration of such a candidate may be longer than the best candidate's
 
@@ -95,16 +92,6 @@ def best_few(
                 amplification=better.used_s / tolerance.alone_s if tolerance else None,
             )
     return found
-
-
-def check_buckets(buckets: str | float) -> None:
-    """Refuse an invalid `buckets` setting.
-
-    Raises:
-        InputError: the setting is neither AUTO nor DEFAULT nor a positive, finite number of bytes.
-    """
-    if buckets not in (AUTO, DEFAULT) and (isinstance(buckets, str) or not 0 < buckets < inf):
-        raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
 
 def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = None) -> Rebucketed | None:

@@ -7,7 +7,7 @@ Kernel launches, small matrix products and links inside a server are part of eve
 planning/mesh/layout.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hocket.planning.mesh.layout import STALE, ParallelLayout
@@ -17,7 +17,6 @@ from hocket.planning.predict.update_semantics import UpdateSemantics, synchronou
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Evaluated, Search
 from hocket.planning.search.search import search_widths
-from hocket.profiling.profile import ModelProfile
 from hocket.strategies.base.strategy import members, ring_of, yields_idle
 from hocket.util.units import show_gap, show_shortage
 
@@ -177,9 +176,7 @@ def of_profile(found: Search) -> BaselineComparison:
 
 def with_stale(
     verdict: BaselineComparison,
-    profiles: Mapping[str, ModelProfile],
     found: Search,
-    request: PlanRequest,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> BaselineComparison:
     """Add the gain of stale weights to a comparison, by a further search.
@@ -187,15 +184,14 @@ def with_stale(
     The comparison stays as it is if the request names strategies or sets `synchronous`.
 
     Arguments:
-        profiles: profiles of the search, by path.
         found: result of the search.
     """
-    if _says(request):
+    if _says(found.request):
         return verdict
     names = [name for name in members() if name not in synchronous_strategies()]
     best = found.best
-    stale = replace(request, batch_size=best.plan.batch_size, strategies=names)
-    others = search_widths(profiles, best.plan.cluster, stale, progress).candidates
+    stale = replace(found.request, batch_size=best.plan.batch_size, strategies=names)
+    others = search_widths(found.profiles, best.plan.cluster, stale, progress).candidates
     old = [
         one for one in others if one.updates.age or one.updates.shared
     ]  # the other strategies differ only in the samples of an update

@@ -13,6 +13,7 @@ from math import inf, prod
 from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
+from hocket.planning.load import LoadedPlan
 from hocket.planning.mesh.bound_tables import Bound
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.model_profiles import SizedSpace
@@ -20,15 +21,12 @@ from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut, layout_space_of
 from hocket.planning.mesh.search.search import with_recompute_cuts
 from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
-from hocket.planning.plan import Plan
-from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import synchronous_strategies
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import TIE, Search
 from hocket.planning.search.search import search_widths
 from hocket.profiling.analytic.sizes import names, published
 from hocket.profiling.analytic.transformer import Transformer
-from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_shortage
 
 MEMORY = 1.1  # factor on device memory in the default scenario
@@ -59,7 +57,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """Result of a scenario.
+    """Predicted effect of one change of cluster or batch (`Scenario`).
 
     A gain is the increase of the samples per second, as a share of the present ones.
 
@@ -80,12 +78,12 @@ class ScenarioResult:
 
     @property
     def gain(self) -> float:
-        """The best known gain."""
+        """Larger of the two gains, `same` and `anew`; an unknown gain counts as 0."""
         return max(self.same or 0.0, self.anew or 0.0)
 
 
 def usual(cluster: Cluster, swaps: bool = False) -> tuple[Scenario, ...]:
-    """Default scenarios.
+    """Scenarios that are shown if the user asks for none.
 
     These are: double bandwidth of each level, 10 % more memory, a double batch, and devices twice as fast.
 
@@ -164,11 +162,11 @@ def ask_sizes(found: SizedSearch, question: Scenario, search: bool = True) -> Sc
 
 
 def _anew(answer: ScenarioResult, gain: float, plan: str, same_plan: str) -> ScenarioResult:
-    """Add the result of a search; the same plan counts as found if it is better.
+    """Add the best plan of a new search to the answer; if the present plan is better, that one is added.
 
     Arguments:
         gain: gain of the plan that the search found.
-        plan, same_plan: labels of that plan and of the same plan.
+        plan, same_plan: labels of that plan and of the present plan.
     """
     if answer.same is not None and answer.same >= gain:
         return replace(answer, anew=answer.same, plan=same_plan)
@@ -233,14 +231,15 @@ def _least_with(found: SizedSearch, memory: float) -> float:
     return best_s
 
 
-def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool = False) -> ScenarioResult:
+def ask_plan(opened: LoadedPlan, question: Scenario, search: bool = False) -> ScenarioResult:
     """Answer a what-if question about a plan.
 
     Arguments:
         search: True to search for the best plan in the scenario as well, with the plan's profile.
     """
+    plan = opened.plan
     try:
-        now = predict_iteration(plan, profile)
+        now = opened.predicted
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
     except HocketError as error:
         return ScenarioResult(question, why=str(error))
@@ -249,7 +248,7 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
             same = ScenarioResult(question, why=f"the plan does not fit {cluster.devices} devices")
         else:
             changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
-            there = predict_iteration(changed, profile)
+            there = replace(opened, plan=changed).predicted
             why = _lacks(there.peak_memory_bytes, changed.group.cluster)
             same = ScenarioResult(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
     except HocketError as error:  # a search may still find a plan
@@ -258,17 +257,17 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Scenario, search: bool
         return same
     try:
         request = PlanRequest(batch_size, synchronous=_admits(plan.strategy))
-        one = search_widths({plan.profile: profile}, cluster, request).best
+        one = search_widths({plan.profile: opened.profile}, cluster, request).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
 
 
-def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Scenario) -> ScenarioResult:
+def ask_plan_of_sizes(opened: LoadedPlan, model: Transformer, question: Scenario) -> ScenarioResult:
     """Answer a what-if question about a plan of an analytic model, by a new search."""
-    same = ask_plan(plan, profile, question)
+    plan, same = opened.plan, ask_plan(opened, question)
     try:
-        now = predict_iteration(plan, profile).samples_per_s
+        now = opened.predicted.samples_per_s
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
         one = search_sizes(model, cluster, PlanRequest(batch_size, synchronous=_admits(plan.strategy))).best
     except HocketError as error:
@@ -284,13 +283,14 @@ def _admits(strategy: str) -> bool | None:
     return None if strategy in synchronous_strategies() else False
 
 
-def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
+def sizes_of(opened: LoadedPlan) -> Transformer:
     """Published model from which the plan of an analytic model was made.
 
     Raises:
         InputError: the plan's model is not a published one, or its profile was derived otherwise (with a
             calibration, for example).
     """
+    plan, profile = opened.plan, opened.profile
     step = f"Ask about the model: hocket what-if MODEL CLUSTER -B {plan.batch_size}"
     refusal = InputError(
         "--replan", f"a plan of the analytic model {plan.model}", "a plan of a profile, or a published model", step
@@ -307,32 +307,27 @@ def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
 
 
 def ask_profile(
-    profiles: Mapping[str, ModelProfile],
     found: Search,
     question: Scenario,
-    request: PlanRequest,
     search: bool = True,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> ScenarioResult:
     """Answer a what-if question about the best plan of a profiled job.
 
     Arguments:
-        profiles: profiles of the job, by path.
         found: result of the search for the plan.
         question: the changes to assume.
-        request: request of the search that found the plan.
         search: True to search again. A question about more memory always searches if a refused candidate lacked no
             more than the additional memory.
     """
-    plan = found.best.plan
-    profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
-    same = ask_plan(plan, profile, question)
+    plan, same = found.best.plan, ask_plan(found.loaded(found.best), question)
     if not search and not (question.change.memory > 1 and _lacking_little(found, question.change.memory)):
         return same
     now = found.best.samples_per_s
     try:
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        one = search_widths(profiles, cluster, replace(request, batch_size=batch_size), progress).best
+        request = replace(found.request, batch_size=batch_size)
+        one = search_widths(found.profiles, cluster, request, progress).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, one.samples_per_s / now - 1, one.label, found.best.label)

@@ -1,4 +1,4 @@
-"""Planning of analytic models.
+"""Planning of analytic models, which are known by their sizes only.
 
 Steps: estimate profiles for the cluster's device types, search parallel layouts, write the best plan.
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
-from hocket.planning.buckets.assign import AUTO, Rebucketed, rebucketed
+from hocket.planning.buckets.assign import Rebucketed, rebucketed
 from hocket.planning.load import check_profile_replaced, profile_beside
 from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes, sizes_of
 from hocket.planning.mesh.search.result import LayoutSearch
@@ -27,7 +27,7 @@ from hocket.planning.plan import Plan
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.predict.update_semantics import UpdateSemantics, updates_of
 from hocket.planning.search.make_plan import make_plan
-from hocket.planning.search.request import PlanRequest
+from hocket.planning.search.request import AUTO, PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.program.passes.borders import stage_shapes
 from hocket.util.compatibility import Feature, check_together
@@ -135,7 +135,7 @@ class SizedSearch(SizedSpace):
         return replace(plan, predicted=predict_iteration(plan, profile))
 
     def updates(self, found: SimulatedLayout) -> UpdateSemantics:
-        """Differences of a layout's updates from one process."""
+        """Differences between a layout's weight updates and those of training in one process."""
         space, choice = found.space.choice(found.mesh, self.batch_size)
         shapes = stage_shapes(space.profile, choice.stages)
         return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)

@@ -114,7 +114,7 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     return predict_run(PlannedRun.of(plan, profile))
 
 
-def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
+def critical_path(run: PlannedRun) -> PathSeconds:
     """Seconds of an iteration by cause, along the critical path.
 
     One of several identical pipeline replicas is simulated for all. A long batch is extrapolated.
@@ -123,7 +123,6 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
         InputError: the plan does not fit the profile.
         RefusedError: the strategy does not support the plan.
     """
-    run = PlannedRun.of(plan, profile)
     samples, each = run.batch
     found = _shorter_of(run)
     if found is None:

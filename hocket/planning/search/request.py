@@ -8,14 +8,17 @@ Rules of this file:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.analytic.transformer import RECOMPUTE, Precision
 from hocket.errors import InputError, nearest
-from hocket.planning.buckets.assign import AUTO, DEFAULT, check_buckets
-from hocket.planning.swapping.baselines import SWAPS
+from hocket.program.passes.swapping.settings import POLICIES
 from hocket.program.program import SHARDS
 
+AUTO, DEFAULT = "auto", "default"
+SWAPS = tuple(policy for policy in POLICIES if policy != "task")
+"""Policies of `hocket plan --swap`: policies that evict values only if a device's memory is full."""
 IN_16_BITS = Precision()
 
 
@@ -81,7 +84,8 @@ class PlanRequest:
                 raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
         if self.swap is not None and self.swap not in SWAPS:
             raise InputError("swap", repr(self.swap), f"one of {', '.join(SWAPS)}", nearest(self.swap, SWAPS))
-        check_buckets(self.buckets)
+        if self.buckets not in (AUTO, DEFAULT) and (isinstance(self.buckets, str) or not 0 < self.buckets < inf):
+            raise InputError("buckets", repr(self.buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
     @property
     def shard(self) -> str | None:

@@ -1,12 +1,15 @@
 """Results of a search: candidates in order, and refusals with their reasons."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from hocket.errors import RefusedError
+from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.update_semantics import UpdateSemantics
+from hocket.planning.search.request import PlanRequest
+from hocket.profiling.profile import ModelProfile
 from hocket.util.units import enough_bytes
 
 NEAR = 0.85  # share of a device's memory above which a plan's peak is proved, not only simulated
@@ -98,13 +101,15 @@ NO_HOST = "the cluster file has no host_memory_bytes, the memory to swap to"
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search.
+    """Result of a search for the best plan of a profiled job.
 
     Attributes:
         candidates: simulated candidates that fit, best first.
         refused: refused strategies and candidates.
         search_s: seconds of the search.
         considered: number of candidates.
+        request: what the search was asked for.
+        profiles: the job's profiles, by path: one for each tensor-parallel size that was searched.
         notes: sentences that hold for all plans.
     """
 
@@ -112,7 +117,14 @@ class Search:
     refused: tuple[Refused, ...]
     search_s: float
     considered: int
+    request: PlanRequest
+    profiles: Mapping[str, ModelProfile] = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
+
+    def loaded(self, one: Evaluated) -> LoadedPlan:
+        """Plan of a candidate, with its profile."""
+        plan = one.plan
+        return LoadedPlan(plan, next(p for p in self.profiles.values() if p.digest == plan.profile_digest))
 
     @property
     def bugs(self) -> tuple[str, ...]:
@@ -147,7 +159,7 @@ class Search:
 
     @property
     def best(self) -> Evaluated:
-        """The best candidate.
+        """The candidate to choose: the fastest, or a simpler one that is as fast within a tie.
 
         Raises:
             RefusedError: no plan fits; the message has the nearest miss.
@@ -222,11 +234,13 @@ def ordered(candidates: Iterable[Evaluated]) -> list[Evaluated]:
 
 
 def joined(searches: Sequence[Search]) -> Search:
-    """Merge several searches for one job."""
+    """Merge several searches for one job and one request."""
     return Search(
         tuple(ordered(one for found in searches for one in found.candidates)),
         tuple(one for found in searches for one in found.refused),
         sum(found.search_s for found in searches),
         sum(found.considered for found in searches),
+        searches[0].request,
+        {path: profile for found in searches for path, profile in found.profiles.items()},
         tuple(dict.fromkeys(note for found in searches for note in found.notes)),
     )

@@ -9,7 +9,7 @@ Rules of this file:
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -18,7 +18,7 @@ from hocket.cost.analytic.tensor_group import of_group
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
-from hocket.planning.buckets.assign import AUTO, Rebucketed, best_few, kept_by_buckets
+from hocket.planning.buckets.assign import Rebucketed, best_few, kept_by_buckets
 from hocket.planning.burst.amplification import alone_s as alone_of
 from hocket.planning.burst.amplification_limit import Tolerance, alone_words
 from hocket.planning.plan import Plan
@@ -26,7 +26,7 @@ from hocket.planning.predict.update_semantics import considered
 from hocket.planning.search.failures import failed
 from hocket.planning.search.notes import notes_of
 from hocket.planning.search.profiled_candidates import ProfiledCandidates
-from hocket.planning.search.request import PlanRequest
+from hocket.planning.search.request import AUTO, PlanRequest
 from hocket.planning.search.result import Evaluated, Refused, Search, joined, ordered
 from hocket.planning.search.torch_compile import compiled, told
 from hocket.planning.swapping.baselines import BASELINES, plans_with_virtual_memory
@@ -94,7 +94,7 @@ def search_widths(
     for path, profile in others:
         kind = profile.tensor, profile.sequence_parallel
         if kind in paths:
-            found = f"of one of {profile.tensor} tensor-parallel devices, as {paths[kind]} is"
+            found = f"a profile of one of {profile.tensor} tensor-parallel ranks, as {paths[kind]} is"
             raise InputError(path, found, "another tensor-parallel size", "Measure it with `hocket profile --tensor`.")
         if profile.digest_of_model != first[1].digest_of_model:
             raise InputError(path, "a profile of another model", f"one of the model of {first[0]}")
@@ -130,7 +130,7 @@ class _Width:
             baselines = self._baselines(request.swap, progress)
             order = tuple(ordered(baselines.candidates))
             notes = list(notes_of(profile, self.space, cluster, order[:1]))
-            return Search(order, tuple(baselines.refused), clock() - began, baselines.considered, tuple(notes))
+            return self._result(order, baselines.refused, clock() - began, baselines.considered, notes)
         tried = ProfiledCandidates(self.space, self.path, self.tolerance, self._rebucketed, progress)
         for name in chosen:
             tried.offer(name)
@@ -153,7 +153,18 @@ class _Width:
                 notes.append(note)
         found = ordered([*found, *packs.candidates])
         refused = (*tried.refused, *packs.refused)
-        return Search(tuple(found), refused, clock() - began, tried.considered + packs.considered, tuple(notes))
+        return self._result(found, refused, clock() - began, tried.considered + packs.considered, notes)
+
+    def _result(
+        self,
+        candidates: Sequence[Evaluated],
+        refused: Sequence[Refused],
+        search_s: float,
+        considered: int,
+        notes: Sequence[str],
+    ) -> Search:
+        own = {self.path: self.profile}
+        return Search(tuple(candidates), tuple(refused), search_s, considered, self.request, own, tuple(notes))
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -207,9 +218,9 @@ class _Width:
         return replace(whole, slices=not along, sequence_parallel=along)
 
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
-        """Search plans that swap.
+        """Search plans that swap values to host memory.
 
-        Empty for tensor-parallel groups, sharded state, and optimizers that need one stage.
+        The result is empty for tensor-parallel groups, for sharded state, and for optimizers that need one stage.
 
         Arguments:
             others_s: seconds of the best plan without swaps; infinite if none fits.

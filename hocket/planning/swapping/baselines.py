@@ -16,14 +16,11 @@ from hocket.planning.search.failures import failed
 from hocket.planning.search.make_plan import make_plan
 from hocket.planning.search.result import NO_HOST, Refused
 from hocket.planning.swapping.candidates import Packs, has_hosts, tried
-from hocket.program.passes.swapping.settings import POLICIES
 from hocket.strategies.base.balance import Balancer, runs
 from hocket.strategies.base.search_space import Candidate, SearchSpace, cut, period_forwards
 from hocket.strategies.base.strategy import complete, config, in_use, microbatches_of, refusal, strategy
 from hocket.util.compatibility import Feature, conflict
 
-SWAPS = tuple(policy for policy in POLICIES if policy != "task")
-"""Policies of `hocket plan --swap`: policies that evict values only if a device's memory is full."""
 BASELINES = ("data_parallel", "gpipe", "flush", "model_parallel")
 """Default strategies of the comparison."""
 # Candidates of a strategy that are simulated: the fastest by their bounds, and those with the smallest memory bound.
@@ -51,7 +48,7 @@ def plans_with_virtual_memory(
 
     Arguments:
         names: names of the strategies.
-        policy: one of SWAPS.
+        policy: one of SWAPS (search/request.py).
         profile_path: path of the profile, as plans name it.
         progress: called with (done, total, current step).
     """

@@ -4,11 +4,10 @@ Rules of this file: waves compete with all other strategies under the same memor
 simulations of both plans.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from hocket.planning.predict.predict import played
 from hocket.planning.search.result import TIE, Evaluated, Refused, Search
-from hocket.profiling.profile import ModelProfile
 from hocket.simulation.summary import Summary, summarize
 from hocket.strategies.base.search_space import MAX_FORWARDS
 from hocket.util.units import show_bytes, show_gap
@@ -17,12 +16,8 @@ NAMES = ("waves", "tick_tock")
 _FULL = 0.9  # busy share of the least busy device from which a plan is said to leave devices no idle time
 
 
-def why_not(found: Search, profiles: Mapping[str, ModelProfile]) -> Iterator[str]:
-    """Yield a line for each wave strategy that was searched and is not the best.
-
-    Arguments:
-        profiles: profiles of the search, by path.
-    """
+def why_not(found: Search) -> Iterator[str]:
+    """Yield a line for each wave strategy that was searched and is not the best."""
     best = found.best
     for name in NAMES:
         own = [one for one in found.candidates if one.strategy == name]
@@ -32,7 +27,7 @@ def why_not(found: Search, profiles: Mapping[str, ModelProfile]) -> Iterator[str
         if own:
             nearest = min(own, key=lambda one: one.iteration_s)
             gap = nearest.iteration_s / best.iteration_s - 1
-            yield f"{name}: {nearest.config} b{nearest.plan.microbatch_size} {_behind(gap)}: {_reason(best, nearest, profiles)}"
+            yield f"{name}: {nearest.config} b{nearest.plan.microbatch_size} {_behind(gap)}: {_reason(found, nearest)}"
         elif refused:
             miss = min(refused, key=_missing)
             yield f"{name}: refused, {f'{miss.config}: ' if miss.config else ''}{miss.reason}"
@@ -46,9 +41,10 @@ def _behind(gap: float) -> str:
     return f"takes {gap:.1%} more" if gap > TIE else f"{show_gap(gap)}, which counts as equal"
 
 
-def _reason(best: Evaluated, other: Evaluated, profiles: Mapping[str, ModelProfile]) -> str:
+def _reason(found: Search, other: Evaluated) -> str:
     """Reason why the best plan is better."""
-    mine, theirs = _summary(best, profiles), _summary(other, profiles)
+    best = found.best
+    mine, theirs = _summary(found, best), _summary(found, other)
     if mine is None or theirs is None:
         return f"its bubble is {other.bubble_fraction:.1%}, that of {best.strategy} {best.bubble_fraction:.1%}"
     busy, idle = _busy(mine), _busy(theirs)
@@ -67,13 +63,9 @@ def _busy(summary: Summary) -> float:
     return min(summary.utilization.values())
 
 
-def _summary(one: Evaluated, profiles: Mapping[str, ModelProfile]) -> Summary | None:
-    """Summary of a candidate's simulation.
-
-    None if the candidate's profile is missing, or if the simulation would take long.
-    """
+def _summary(found: Search, one: Evaluated) -> Summary | None:
+    """Summary of a candidate's simulation; None if the simulation would take long."""
     plan = one.plan
-    profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)
-    if profile is None or plan.microbatches * len(plan.stages) > MAX_FORWARDS:
+    if plan.microbatches * len(plan.stages) > MAX_FORWARDS:
         return None
-    return summarize(played(plan, profile), plan.tensor, plan.slices)
+    return summarize(played(plan, found.loaded(one).profile), plan.tensor, plan.slices)

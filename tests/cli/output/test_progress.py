@@ -139,7 +139,7 @@ def test_what_explains_says_what_it_asks() -> None:
     """Each question, and the choices of the searches for it."""
     said: list[tuple[float, float, str]] = []
     found = search(MODEL, cluster(700e6), PlanRequest(4))
-    explained_profile({"": MODEL}, found, PlanRequest(4), lambda *one: said.append(one))
+    explained_profile(found, lambda *one: said.append(one))
     words = [one[-1] for one in said]
     assert any(one.startswith("what if ") for one in words)
     assert any(one.startswith("plans with old weights: choices of ") for one in words)

@@ -18,8 +18,10 @@ from hocket.planning.explain.what_if import (
     sizes_of,
     usual,
 )
+from hocket.planning.load import LoadedPlan
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
-from hocket.planning.predict.predict import critical_path_of, predict_iteration
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import critical_path, predict_iteration
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search, search_widths
 from hocket.profiling.analytic.sizes import published
@@ -127,14 +129,17 @@ def test_a_plan_as_it_stands() -> None:
     """
     plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, strategies=["flush"])).best.plan
     question = Scenario("quicker", Change(bandwidth={"server": 3.0}))
-    answer = ask_plan(plan, PROFILE, question)
+    answer = ask_plan(LoadedPlan(plan, PROFILE), question)
     changed = replace(plan, cluster=question.change.of(SERVER))
     now, then = (predict_iteration(one, PROFILE).samples_per_s for one in (plan, changed))
     assert answer.same == pytest.approx(then / now - 1)
     assert answer.anew is None
-    assert ask_plan(plan, PROFILE, Scenario("less", Change(memory=1e-3))).why.startswith("device ")
-    assert "the plan does not fit 8 devices" in ask_plan(plan, PROFILE, Scenario("more", Change(devices=8))).why
-    both = ask_plan(plan, PROFILE, Scenario("more", Change(devices=8)), search=True)
+    assert ask_plan(LoadedPlan(plan, PROFILE), Scenario("less", Change(memory=1e-3))).why.startswith("device ")
+    assert (
+        "the plan does not fit 8 devices"
+        in ask_plan(LoadedPlan(plan, PROFILE), Scenario("more", Change(devices=8))).why
+    )
+    both = ask_plan(LoadedPlan(plan, PROFILE), Scenario("more", Change(devices=8)), search=True)
     assert both.same is None
     assert (both.anew or 0) > 0.2
 
@@ -152,9 +157,9 @@ def test_a_plan_that_swaps() -> None:
     )
     (question,) = [one for one in usual(alone, swaps=True) if one not in usual(alone)]
     assert question.text == "host link of twice the bandwidth"
-    path = critical_path_of(plan, HEAVY)
+    path = critical_path(PlannedRun.of(plan, HEAVY))
     gain = path.iteration_s / (path.iteration_s - path.host_s / 2) - 1
-    assert ask_plan(plan, HEAVY, question).same == pytest.approx(gain, rel=0.01)
+    assert ask_plan(LoadedPlan(plan, HEAVY), question).same == pytest.approx(gain, rel=0.01)
     assert gain > 0.1
 
 
@@ -164,7 +169,7 @@ def test_profiles_planned_anew(question: Scenario) -> None:
     """The answer equals a search there, or the same plan if that is better."""
     profiles = {"": PROFILE}
     found = search_widths(profiles, SERVER, PlanRequest(16))
-    answer = ask_profile(profiles, found, question, PlanRequest(16))
+    answer = ask_profile(found, question)
     there = search_widths(profiles, question.change.of(SERVER), PlanRequest(question.samples(16))).best.samples_per_s
     assert answer.anew == pytest.approx(max(there / found.best.samples_per_s - 1, answer.same or 0))
     assert answer.gain == answer.anew
@@ -195,7 +200,7 @@ def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
     """A batch smaller than the plan's microbatches has an answer from the search only."""
     alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
     plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, **alone)).best.plan
-    answer = ask_plan(plan, PROFILE, Scenario("less", batch=0.5), search=True)
+    answer = ask_plan(LoadedPlan(plan, PROFILE), Scenario("less", batch=0.5), search=True)
     now = predict_iteration(plan, PROFILE).samples_per_s
     assert answer.same is None
     assert answer.anew == pytest.approx(
@@ -208,9 +213,9 @@ def test_the_same_plan_is_answered_where_the_search_is_refused() -> None:
     alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
     plan = search_widths({"": PROFILE}, SERVER, PlanRequest(16, **alone)).best.plan
     question = Scenario("long", batch=16384.0)
-    answer = ask_plan(plan, PROFILE, question, search=True)
+    answer = ask_plan(LoadedPlan(plan, PROFILE), question, search=True)
     assert answer.same is not None
-    assert answer.same == ask_plan(plan, PROFILE, question).same
+    assert answer.same == ask_plan(LoadedPlan(plan, PROFILE), question).same
     assert answer.anew is None
     assert "batch_size: found 262144; expected at most" in answer.why
 
@@ -224,11 +229,12 @@ def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
     found = search_sizes(published("bert-large"), eight, PlanRequest(64))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
     question = Scenario("twice", batch=2.0)
-    answer = ask_plan_of_sizes(plan, profile, sizes_of(plan, profile), question)
+    opened = LoadedPlan(plan, profile)
+    answer = ask_plan_of_sizes(opened, sizes_of(opened), question)
     there = search_sizes(published("bert-large"), eight, PlanRequest(128)).best
     gain = 128 / there.iteration_s * found.best.iteration_s / 64 - 1
     assert answer.anew == pytest.approx(max(gain, answer.same or 0.0), abs=0.0101)
     slower = replace(profile, layers=tuple(replace(one, forward_s=one.backward_s) for one in profile.layers))
     for other in (replace(plan, model="mine"), plan):
         with pytest.raises(InputError, match="hocket what-if MODEL CLUSTER -B 64"):
-            sizes_of(other, slower)
+            sizes_of(LoadedPlan(other, slower))

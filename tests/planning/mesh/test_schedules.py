@@ -246,7 +246,7 @@ def test_a_plan_asked_anew_searches_with_old_weights() -> None:
     model, cluster = published("bert-large"), Cluster("c", (Level("server", 4, 5e9, 3e-6, False),), "a100-40gb")
     found = search_sizes(model, cluster, PlanRequest(16, strategies=("two_bw",), recomputes=RECOMPUTE[:1]))
     plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
-    answer = ask_plan_of_sizes(plan, profile, model, usual(cluster)[-1])
+    answer = ask_plan_of_sizes(LoadedPlan(plan, profile), model, usual(cluster)[-1])
     assert answer.anew is not None
     assert answer.same is not None
     assert answer.anew >= answer.same

@@ -8,7 +8,8 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.planning.predict.extrapolate import foreseen, shorter
-from hocket.planning.predict.predict import critical_path_of, predict_choice, predict_iteration
+from hocket.planning.predict.planned_run import PlannedRun
+from hocket.planning.predict.predict import critical_path, predict_choice, predict_iteration
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import members, strategy
@@ -78,7 +79,7 @@ def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
     layers = [layer.name for layer in profile.layers]
     stages = PlanStage(tuple(layers[:2]), (0, 2)), PlanStage(tuple(layers[2:]), (1, 3))
     plan = Plan("two_bw", profile.name, 256, 1, stages, Cluster("c", levels, "v100-16gb"))
-    path, whole = critical_path_of(plan, profile), predict_iteration(plan, profile)
+    path, whole = critical_path(PlannedRun.of(plan, profile)), predict_iteration(plan, profile)
     assert path.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
 
 

@@ -35,7 +35,7 @@ def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
     request = PlanRequest(8, microbatch_sizes=(2,))
     found = search(given, CLUSTER, request)
     assert all(one.strategy != "tick_tock" for one in found.candidates)
-    verdict = with_stale(of_profile(found), {"": given}, found, request)
+    verdict = with_stale(of_profile(found), found)
     assert verdict.stale.startswith("tick_tock 2 x 2 waves")
     assert "two replicas in turn" in verdict.stale_text
     plain = next(one for one in found.candidates if one.strategy == "data_parallel")

@@ -25,7 +25,7 @@ LIGHT = chain(8, activation_bytes=1e7, microbatch_sizes=(1, 2, 4), device_type="
 def told(profile: ModelProfile, cluster: Cluster, batch_size: int, **options: object) -> tuple[Search, list[str]]:
     """A search, and its sentences about waves."""
     found = search(profile, cluster, PlanRequest(batch_size, **{"strategies": NAMES, **options}))  # type: ignore[arg-type]
-    return found, list(why_not(found, {"p.json": profile}))
+    return found, list(why_not(found))
 
 
 def test_data_parallelism_leaves_nothing_to_fill() -> None:
