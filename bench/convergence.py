@@ -1,10 +1,11 @@
 """How the update rules learn: one GPT, the same data, the same samples per update, four stages (of waves one device).
 
-    python bench/convergence.py [--steps 300] [--optimizer sgd|adam] [--lr 0.01]
+    python bench/convergence.py                                     # Adam and two learning rates of SGD
+    python bench/convergence.py --optimizer sgd --lr 0.02 [--steps 400] [--rules stashed]
 
 Runs in the inline engine (all stages in one process), so that only the rule differs. Every update averages 16 samples:
 one microbatch of 16 where the rule updates after each (stashed, vertical, naive), four of 4 elsewhere. Prints the mean loss
-of every tenth of the run, and the last tenth's difference from the synchronous one. docs/explanation/convergence.md keeps a run.
+of every tenth of the run, and the last tenth's difference from the synchronous one.
 """
 
 import argparse
@@ -32,6 +33,7 @@ RUNS = (
     ("naive", "pipedream", 16, {"naive": True}),
     ("averaged (tick_tock)", "tick_tock", 4, {}),
 )
+SETTINGS = (("adam", 3e-4), ("sgd", 0.01), ("sgd", 0.05))
 OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim.Adam}
 
 
@@ -70,26 +72,29 @@ def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool],
     return [statistics.fmean(losses[k * share : (k + 1) * share]) for k in range(10)]
 
 
-def main() -> None:
+def compare(optimizer: str, lr: float, steps: int, rules: str) -> None:
     """Print one JSON line a rule."""
+    synchronous = None
+    for name, strategy, microbatch_size, options in (row for row in RUNS if rules in row[0] or row is RUNS[0]):
+        tenths = run(make_job(optimizer, lr), strategy, microbatch_size, options, steps)
+        synchronous = synchronous or tenths[-1]
+        row = {"rule": name, "optimizer": optimizer, "lr": lr, "loss_by_tenth": [round(x, 4) for x in tenths]}
+        print(json.dumps({**row, "last_tenth_beside_sync": round(tenths[-1] - synchronous, 4)}), flush=True)
+
+
+def main() -> None:
+    """Print the lines of one setting, or of all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
-    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS))
+    parser.add_argument("--lr", type=float)
     parser.add_argument("--rules", default="", help="only those whose names hold this, beside sync")
     given = parser.parse_args()
+    if (given.optimizer is None) != (given.lr is None):
+        parser.error("--optimizer and --lr go together")
     torch.set_num_threads(1)
-    synchronous = None
-    for name, strategy, microbatch_size, options in (row for row in RUNS if given.rules in row[0] or row is RUNS[0]):
-        tenths = run(make_job(given.optimizer, given.lr), strategy, microbatch_size, options, given.steps)
-        synchronous = synchronous or tenths[-1]
-        row = {
-            "rule": name,
-            "optimizer": given.optimizer,
-            "lr": given.lr,
-            "loss_by_tenth": [round(x, 4) for x in tenths],
-        }
-        print(json.dumps({**row, "last_tenth_beside_sync": round(tenths[-1] - synchronous, 4)}), flush=True)
+    for optimizer, lr in SETTINGS if given.lr is None else ((given.optimizer, given.lr),):
+        compare(optimizer, lr, given.steps, given.rules)
 
 
 if __name__ == "__main__":
