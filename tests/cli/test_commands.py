@@ -447,6 +447,7 @@ def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) ->
     assert taken["foreground_slowdown"] < 1.03
     gaps = run("simulate", "plan.yaml", *options, "--idle-only")
     assert "--idle-only changes nothing" in gaps.out  # every layer of this profile needs all of its device
+    assert "launches begin only in gaps" not in slow.out + gaps.out  # with priority, layers do not share the device
     slowed = [re.search(r"foreground is slower by\s+(\S+)", one.out) for one in (slow, gaps)]
     assert slowed[0] is not None
     assert slowed[1] is not None

@@ -1,6 +1,8 @@
 """Time slices of threads that compute."""
 
 import os
+import platform
+import sys
 import threading
 
 import pytest
@@ -9,6 +11,17 @@ from hocket.util import time_slice
 from hocket.util.time_slice import LONGEST_S, long_time_slice, time_slice_s
 
 needs_slices = pytest.mark.skipif(time_slice_s() is None, reason="this kernel has no time slices (Linux 6.12)")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux"
+    or platform.machine() not in time_slice._CALLS
+    or tuple(map(int, platform.release().split(".")[:2])) < (6, 12),
+    reason="time slices need Linux 6.12",
+)
+def test_slices_are_found_where_the_kernel_has_them() -> None:
+    """The other tests skip without slices, so they cannot notice that slices are no longer found."""
+    assert time_slice_s() is not None
 
 
 @needs_slices

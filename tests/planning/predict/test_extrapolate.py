@@ -9,7 +9,14 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.planning.predict.extrapolate import foreseen, shorter
 from hocket.planning.predict.planned_run import PlannedRun
-from hocket.planning.predict.predict import critical_path, predict_choice, predict_iteration
+from hocket.planning.predict.predict import (
+    _round_s,
+    critical_path,
+    predict_choice,
+    predict_iteration,
+    predict_run,
+    shorter_runs,
+)
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import members, strategy
@@ -129,3 +136,15 @@ def test_a_batch_too_long_to_simulate_is_as_long_as_its_compute_at_least() -> No
     assert found[0].iteration_s >= 6005
     assert max(asked) <= 1000
     assert len(asked) == len(set(asked))
+
+
+def test_computation_bounds_a_round() -> None:
+    """A longer batch is extrapolated from the first pair where nothing but computation takes time."""
+    profile = chain(2, forward_s=1e-3, backward_s=2e-3, activation_bytes=0, weights_bytes=0, microbatch_sizes=(1,))
+    stages = tuple(PlanStage((layer.name,), (s,)) for s, layer in enumerate(profile.layers))
+    cluster = Cluster("c", (Level("server", 2, 1e12, 0, False),), profile.device_type)
+    run = PlannedRun.of(Plan("flush", profile.name, 20_000, 1, stages, cluster), profile)
+    sizes = shorter(run.strategy, run.cuts, run.batch)
+    assert _round_s(run, sizes) == pytest.approx(3e-3 * (sizes[1] - sizes[0]))
+    assert len(shorter_runs(run).runs) == 2
+    assert predict_run(run).iteration_s == pytest.approx(20_001 * 3e-3, rel=1e-6)

@@ -181,3 +181,10 @@ def test_the_legend_names_what_is_there_and_nothing_else(predicted: Callable[...
     assert {"forward", "backward", "send", "receive"} <= plain
     assert legend(4, 8, "gpipe", recompute=True) - plain == {"forward again (recompute)"}
     assert legend(width=2) - plain == {"sum or gather over replicas"}
+
+
+def test_a_drawing_unit_has_the_seconds_of_the_axis(predicted: Callable[..., Any]) -> None:
+    """The page computes times under the cursor from the seconds of one drawing unit."""
+    plan, trace, _ = predicted()
+    found, _ = drawn(plan, trace)
+    assert found.unit_s * WIDTH == pytest.approx(choose(trace, plan.microbatches).seconds)

@@ -20,7 +20,7 @@ from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.mesh.model_profiles import SizedSpace
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.mesh.recompute_cut import RecomputeCut
-from hocket.planning.mesh.search.simulated import proven, simulated
+from hocket.planning.mesh.search.simulated import _short, proven, simulated
 from hocket.planning.predict.predict import predict_choice
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
@@ -114,6 +114,15 @@ def test_every_type_is_worked_out() -> None:
     assert profile.device_type == "a100-80gb"
     here = analytic(GPT, A100, BlockExecution(2), microbatch_sizes=(1, 2))
     assert profile.layers[1].forward_s == here.layers[1].forward_s
+
+
+def test_the_quick_bound_is_not_above_the_bound() -> None:
+    """The bound that orders layouts of two device types needs no cut, and is not above the one that needs it."""
+    space = LayoutSpace.of(SizedSpace(SMALL, EIGHT, PlanRequest(16)).profile, EIGHT, LayoutFamily(1, "none", (1, 2)))
+    pairs = [(space.least_s(mesh), space.bound(mesh).seconds) for mesh in space.meshes(16) if not mesh.units]
+    assert len(pairs) == 8
+    assert all(0 < least_s <= bound_s * (1 + 1e-9) for least_s, bound_s in pairs)
+    assert max(least_s / bound_s for least_s, bound_s in pairs) > 0.4
 
 
 @pytest.mark.parametrize(("link", "shared"), [(25e9, False), (0.5e9, False), (0.5e9, True)])
@@ -244,3 +253,13 @@ def test_chunks_are_longer_on_quicker_devices() -> None:
     opened = LoadedPlan(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
+
+
+def test_proofs_need_only_a_short_batch() -> None:
+    """A layout of unequal replicas is proved with twice the microbatches that it has in flight."""
+    mesh = ParallelLayout(1, 2, 1, 1, 1, 960, "none", (1, 3), (), ((0, 1, 2), (3, 4)))
+    assert (
+        _short(mesh).microbatches == 12
+    )  # 5 devices have 5 microbatches in flight, and 3 and 2 replicas take 6 in turn
+    assert _short(replace(mesh, microbatches=6)).microbatches == 6
+    assert _short(replace(mesh, schedule="gpipe")) == replace(mesh, schedule="gpipe")

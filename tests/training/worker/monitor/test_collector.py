@@ -8,7 +8,8 @@ from math import isnan
 
 import pytest
 
-from hocket.planning.plan import Plan, Predicted
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.display import JsonLines, TrainingBar, spoken
 from hocket.training.worker.monitor.listener import RunSummary
@@ -441,3 +442,24 @@ def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
         "2 steps trained; too few to measure an iteration; peak memory by device 0: 1.00 MiB saved in saved/step-00000002"
         in said
     )
+
+
+def test_a_summary_has_predicted_peaks_for_every_rank_of_a_group() -> None:
+    """With tensor parallelism, all ranks of a group have the group's predicted peak."""
+    four = Plan(
+        "flush",
+        "tiny",
+        8,
+        2,
+        (PlanStage(("a",), (0,)), PlanStage(("b",), (1,))),
+        Cluster("local", (Level("local", 4, 1e9),), "cpu-core"),
+        predicted=Predicted(1.0, 8.0, {0: 100.0, 1: 200.0}),
+        tensor=2,
+    )
+    collector, _ = started(four)
+    for rank in range(4):
+        done = {"event": "done", "steps": 1, "iteration_s": 1.0, "peak_memory_bytes": 50 + rank, "stopped": False}
+        collector.take(rank, done)
+    found = collector.summary((0, 1, 2, 3))
+    assert found.predicted_peak_memory_bytes == {0: 100.0, 1: 100.0, 2: 200.0, 3: 200.0}
+    assert found.peak_memory_bytes == {0: 50, 1: 51, 2: 52, 3: 53}
