@@ -105,7 +105,7 @@ class PlannedRun:
 
     @cached_property
     def shapes(self) -> tuple[StageShape, ...]:
-        """Shape of each stage.
+        """Facts of each stage that the program depends on: devices, buckets, ties, ... (`StageShape`).
 
         Raises:
             InputError: the stages do not fit the profile.
@@ -119,17 +119,7 @@ class PlannedRun:
         Raises:
             InputError: the stages do not fit the profile.
         """
-        return self.costs_of(microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes)
-
-    def costs_of(self, samples: tuple[int, ...]) -> CostModel:
-        """Seconds and bytes of the instructions of a batch with other microbatches.
-
-        Arguments:
-            samples: samples of each microbatch.
-
-        Raises:
-            InputError: the stages do not fit the profile.
-        """
+        samples = microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes
         columns, swaps = _columns(self.profile), self.swap is not None
         return CostModel(self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps)
 
@@ -144,7 +134,7 @@ class PlannedRun:
         """
         if self.swap is None or self.swap.stages:
             return self.swap
-        plain = self._schedule(None).program
+        plain = replace(self, swap=None).program
         check_swaps(plain)
         return replace(self.swap, stages=stages_of(plain, PlanSizes(self.costs, plain)))
 
@@ -156,26 +146,23 @@ class PlannedRun:
             InputError: an unknown strategy or option, or the stages do not fit the profile.
             RefusedError: as `sized_swap`.
         """
-        return self._schedule(self.sized_swap)
+        chosen = tuple(sorted(complete(self.strategy, self.options).items()))
+        return Schedule(self.strategy, self.shapes, len(self.costs.samples), chosen, self.sized_swap)
 
     @property
     def program(self) -> Program:
-        """Program of the run.
+        """Instructions of all devices, with swaps if the plan swaps.
 
         Raises:
-            InputError: as `schedule`.
+            InputError: the stages do not fit the profile, as for `schedule`.
             RefusedError: the strategy does not support the plan.
         """
         return self.schedule.program
 
-    def _schedule(self, swap: Swapping | None) -> Schedule:
-        chosen = tuple(sorted(complete(self.strategy, self.options).items()))
-        return Schedule(self.strategy, self.shapes, len(self.costs.samples), chosen, swap)
-
 
 @lru_cache(maxsize=256)
 def _compiled(schedule: Schedule) -> Program:
-    """Program of a schedule."""
+    """Compile the strategy of a schedule to a program."""
     name, shapes, microbatches, options, swap = schedule
     return compile_strategy(name, shapes, microbatches, dict(options), swap)
 

@@ -123,13 +123,9 @@ def critical_path(run: PlannedRun) -> PathSeconds:
         InputError: the plan does not fit the profile.
         RefusedError: the strategy does not support the plan.
     """
-    samples, each = run.batch
-    found = _shorter_of(run)
-    if found is None:
-        return _path(run)
-    sizes, often = found[1], repeats(run.strategy, run.cuts)
-    first, second = (_path(replace(run, batch=(n, each)), often) for n in sizes)
-    return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
+    found = shorter_runs(run)
+    first, *second = map(critical_seconds, found.runs)
+    return first.further(second[0], found.rounds) if second else first
 
 
 def predict_choice(
@@ -206,7 +202,7 @@ def _round_s(run: PlannedRun, sizes: tuple[int, int]) -> float:
         sizes: samples of the two batches.
     """
     each, turns = run.batch[1], (sizes[1] - sizes[0]) // run.batch[1]
-    costs = run.costs_of((each,))
+    costs = replace(run.costs, samples=(each,))
     busy_s: dict[int, float] = {}
     for s, cut in enumerate(run.cuts):
         for device in cut.devices[:1] if len(run.cluster.nodes) < 2 else cut.devices:
@@ -230,14 +226,13 @@ class ShorterRuns(NamedTuple):
     rounds: float
 
 
-def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
-    """Runs that `predict_iteration` uses for a plan with a long batch.
+def shorter_runs(run: PlannedRun) -> ShorterRuns:
+    """Runs that `predict_run` uses for a plan with a long batch.
 
     Raises:
         InputError: the plan does not fit the profile.
         RefusedError: the strategy does not support the plan.
     """
-    run = PlannedRun.of(plan, profile)
     samples, each = run.batch
     found = _shorter_of(run)
     if found is None:
@@ -247,10 +242,6 @@ def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
     alone_of = [_alone(replace(run, batch=(size, each))) for size in sizes]
     runs = tuple(_play(alone, record=False, repeats=often) for alone, _ in alone_of)
     return ShorterRuns(runs, alone_of[0][1], (samples - sizes[0]) / (sizes[1] - sizes[0]))
-
-
-def _path(run: PlannedRun, repeats: int | None = None) -> PathSeconds:
-    return critical_seconds(_play(_alone(run)[0], record=False, repeats=repeats))
 
 
 def _alone(run: PlannedRun) -> tuple[PlannedRun, PipelineReplica | None]:

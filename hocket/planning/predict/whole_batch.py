@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.group_bytes import group_bytes
+from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.predict.predict import ShorterRuns, predict, shorter_runs
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.overlap import Overlap
@@ -44,7 +45,7 @@ def whole_summary(plan: Plan, profile: ModelProfile, excerpt: Summary, shown: Pl
     """
     if plan.swap is not None:  # plans that swap are always simulated whole
         return predict(plan, profile)[1]
-    found = shorter_runs(plan, profile)
+    found = shorter_runs(PlannedRun.of(plan, profile))
     busy = _further(found, [_busy_s(run) for run in found.runs])
     busy = found.column.everywhere(busy) if found.column is not None else busy
     between = _between(found, plan)

@@ -42,8 +42,14 @@ class StageRunner:
         compile: str = "",
     ) -> None:
         self.part, self.device, self._compile = part, device, compile
+        # A stage of a branching model may have gaps between its layers. Each contiguous run of layers is executed by
+        # itself.
         self._runs: dict[int, tuple[Stage, ...]] = {
-            size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
+            size: tuple(
+                Stage(captured.for_size(size), layers, device=device, share=True, compile=compile)
+                for layers in contiguous(part.layers)
+            )
+            for size in sorted(set(sizes))
         }
         trainable = {name for bucket in part.buckets for name in bucket.names}
         stages = next(iter(self._runs.values()))
@@ -110,20 +116,12 @@ class StageRunner:
         if not self._compile:
             return
         self._compile = ""
-        self._runs = {size: self._stages(stages[0].captured) for size, stages in self._runs.items()}
+        self._runs = {
+            size: tuple(Stage(stage.captured, stage.layer_indices, device=self.device, share=True) for stage in stages)
+            for size, stages in self._runs.items()
+        }
         self._bound.clear()
         self._bind_untrained()
-
-    def _stages(self, captured: Captured) -> tuple[Stage, ...]:
-        # A stage of a branching model may have gaps between its layers. Each contiguous run of layers is executed by
-        # itself.
-        runs: list[list[int]] = []
-        for layer in self.part.layers:
-            if runs and runs[-1][-1] == layer - 1:
-                runs[-1].append(layer)
-            else:
-                runs.append([layer])
-        return tuple(Stage(captured, run, device=self.device, share=True, compile=self._compile) for run in runs)
 
     def _bind_untrained(self) -> None:
         """Let the layers for every microbatch size use the same buffers and frozen parameters."""
@@ -186,3 +184,14 @@ class StageRunner:
         for stage in self._runs[size]:
             values.update(stage.run({name: values[name] for name in stage.inputs}, seed_of, again, look))
         return values
+
+
+def contiguous(layers: Sequence[int]) -> list[list[int]]:
+    """Divide ascending layer indices into runs without gaps."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return runs

@@ -4,7 +4,7 @@ It checks the job against the plan, captures the worker's part of the model, and
 run makes the same calls in the same order. Nothing is trained here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
 from hocket.planning.swapping.budgets import limit_problems
 from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.capture.captured import CapturedLayer
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.job.job import Job
@@ -135,7 +136,9 @@ def prepare(
         division = Division(job, _agreed_split(job, plan.tensor, plan.sequence_parallel, board), member)
         captured = capture(division.job, plan.microbatch_size, like=captured)
     program, layout = plan.compile(captured), plan.layout(captured)
-    check_sparse_gradients(job, "the plan sums them over replicas or stages", _summed(layout.cuts, captured))
+    check_sparse_gradients(
+        job, "the plan sums them over replicas or stages", _summed(layout.cuts, captured.ties, captured.layers)
+    )
     if options.on_nan == "skip":
         check_sparse_gradients(job, "on_nan skip needs their norm")
         captured = judged_together(captured, program.rule)
@@ -145,14 +148,18 @@ def prepare(
     return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
 
 
-def _summed(cuts: tuple[StageCut, ...], captured: Captured) -> set[str]:
-    """Names of the parameters with gradients that are summed over replicas or stages."""
+def _summed(cuts: Sequence[StageCut], ties: Sequence[Sequence[int]], layers: Sequence[CapturedLayer]) -> set[str]:
+    """Names of the parameters with gradients that are summed over replicas or stages.
+
+    Arguments:
+        ties: groups of layers that share a parameter.
+    """
     stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
     summed = {layer for cut in cuts if cut.replicated for layer in cut.layers}
-    for tie in captured.ties:
+    for tie in ties:
         if len({stage_of[layer] for layer in tie}) > 1:
             summed |= set(tie)
-    return {parameter for layer in summed for parameter in captured.layers[layer].parameters}
+    return {parameter for layer in summed for parameter in layers[layer].parameters}
 
 
 def _agreed_split(job: Job, tensor: int, sequence_parallel: bool, board: KVExchange) -> TensorSplit:
@@ -173,7 +180,7 @@ def _agreed_split(job: Job, tensor: int, sequence_parallel: bool, board: KVExcha
             fact["refused"] = [error.place, error.found, error.expected, error.next_step]
     found = board.share(fact)[0]
     if "refused" in found:
-        raise RefusedError(*found["refused"])
+        raise RefusedError(*found["refused"])  # the error of the first worker, on every worker
     return TensorSplit.read(found["split"])
 
 
