@@ -82,7 +82,8 @@ class Estimator:
         steps = tuple(float(value) for value in alone)
         place = _show(kind)
         if kind in self._row:
-            raise InputError(place, "a job type and scale factor that the estimator knows", "a new one")
+            found = "a kind of job that the estimator has already"
+            raise InputError(place, found, "a job type and scale factor that are not in the estimator yet")
         if len(steps) != len(self.reference.places) or not all(isfinite(s) and s >= 0 for s in steps):
             raise InputError(f"{place}: alone", str(steps)[:60], f"{len(self.reference.places)} throughputs >= 0")
         return replace(self, new=(*self.new, (kind, steps)))
@@ -96,13 +97,17 @@ class Estimator:
         added = tuple(measured)
         for one in added:
             place = f"{_show(one.first)} beside {_show(one.second)} at {show_place(one.place)}"
-            if one.first not in self._row or one.second not in self._row:
-                raise InputError(place, "a kind that is not known", "known kinds", "Add it with with_kind first.")
+            unknown = [kind for kind in (one.first, one.second) if kind not in self._row]
+            if unknown:
+                found = f"{_show(unknown[0])}, a kind of job that is not in the estimator"
+                raise InputError(place, found, "two kinds that are", "Add new kinds with with_kind first.")
             if one.place not in self.reference.column:
-                raise InputError(place, "a place that is not known", "a place of the reference")
+                places = ", ".join(map(show_place, self.reference.places))
+                found = f"{show_place(one.place)}, which the reference table does not have"
+                raise InputError(place, found, f"a place of the table: {places}")
             if not all(isfinite(s) and s >= 0 for s in (one.first_steps_per_s, one.second_steps_per_s)):
                 found = f"{one.first_steps_per_s} and {one.second_steps_per_s} steps per second"
-                raise InputError(place, found, "numbers >= 0")
+                raise InputError(place, found, "two finite throughputs >= 0")
         return replace(self, measured=self.measured + added)
 
     @cached_property
@@ -176,7 +181,10 @@ class Estimator:
     def _sharing_row(self, kind: Kind) -> int:
         row = self._row.get(kind, -1)
         if row not in self._whole:
-            raise InputError(_show(kind), "not a new kind that shares workers", "a kind added with with_kind")
+            known = len(self.reference.kinds)
+            own = "a kind that is not in the estimator" if row < 0 else "a kind that cannot share workers"
+            found = "a reference kind" if 0 <= row < known else own
+            raise InputError(_show(kind), found, "a kind that was added with with_kind and can share workers")
         return row
 
     @cached_property

@@ -102,16 +102,21 @@ class Availability:
         return self.held_s / self.preemptions if self.preemptions else inf
 
     def notices(self, notice_s: float | None = None) -> tuple["Notice", ...]:
-        """Preemption notices, by default with the cloud's notice period.
+        """Preemption notices of the instances that were preempted.
 
-        A notice is never before the grant.
+        A notice is never before the instance was granted.
+
+        Arguments:
+            notice_s: seconds from notice to preemption; None for the notice period of the cloud (`NOTICE_S`).
 
         Raises:
-            InputError: `notice_s` is missing and the cloud's notice period is unknown.
+            InputError: `notice_s` is None and the cloud's notice period is unknown, or it is negative or infinite.
         """
         if notice_s is None:
             if self.key.cloud not in NOTICE_S:
-                raise InputError("notice_s", f"no known notice period for {self.key.cloud!r}", "seconds, >= 0")
+                found = f"nothing, and no known preemption notice period of the cloud {self.key.cloud!r}"
+                expected = f"the notice period in seconds, >= 0, for clouds other than {', '.join(NOTICE_S)}"
+                raise InputError("notice_s", found, expected)
             notice_s = NOTICE_S[self.key.cloud]
         if not 0 <= notice_s < inf:
             raise InputError("notice_s", str(notice_s), "seconds, >= 0")

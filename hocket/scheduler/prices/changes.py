@@ -40,13 +40,17 @@ def price_changes(types: Sequence[WorkerType], market: Market, begin_s: float, e
 
 
 class _Step(NamedTuple):
-    """Change of one source of knowledge about workers: an availability log or a price series.
+    """Change of a type's workers, from an availability log or from the price series of their offer.
+
+    In a price series, workers are there while the offer has a price; without one it is not on sale.
 
     Attributes:
-        at_s: seconds since 1970.
-        there: True if the workers are there from now on; None if the source ends.
+        at_s: time of the change, in seconds since 1970.
+        there: True if the workers are there from now on, False if not; None at the end of a log, after which nothing is
+            known.
         preempted: True if running workers were taken away, even if others came at once.
-        warned: True if they leave after saving their work.
+        warned: True if the preemption notice was long enough to save a checkpoint; then `at_s` is the time of the
+            notice.
     """
 
     at_s: float
@@ -63,10 +67,11 @@ def comings(
     checkpoint_s: float = 0.0,
     market: Market | None = None,
 ) -> tuple[Timed, ...]:
-    """Losses and returns of workers: preempted spot workers, and offers that are not on sale.
+    """Events for workers that are lost and come back: preempted spot workers, and offers that are not on sale.
 
-    All workers of a type come and go together. Spot workers are assumed available outside the observation. If the
-    preemption notice of the cloud is long enough for a checkpoint, workers leave at the notice and no work is lost.
+    All workers of a type come and go together. Spot workers are assumed available before and after the time that their
+    availability log covers. If the preemption notice of the cloud is long enough for a checkpoint, workers leave at the
+    notice and no work is lost.
 
     Arguments:
         availabilities: observed availability of spot offers.
@@ -99,12 +104,16 @@ def comings(
 
 
 def _moments(sources: Iterable[Iterable[_Step]]) -> Iterator[tuple[float, bool, bool, bool]]:
-    """Yield the state of the workers after all changes of a moment, in time order.
+    """Yield the state of a type's workers at each moment with changes, in time order.
 
     Changes at one moment count together: a log that begins while the workers are there reports no loss.
 
+    Arguments:
+        sources: changes from each availability log and price series of the type.
+
     Yields:
-        Seconds since 1970; True if all sources have the workers; True if workers were preempted, and if with a warning.
+        Seconds since 1970; True if the workers are there in all sources; True if workers were preempted; True if each
+            preemption came with a notice that was long enough (`_Step.warned`).
     """
     states: dict[int, bool] = {}
     steps = sorted(((step, k) for k, source in enumerate(sources) for step in source), key=lambda one: one[0].at_s)
@@ -133,7 +142,7 @@ def _steps(one: Availability, checkpoint_s: float) -> list[_Step]:
 
 
 def _sale_steps(own: WorkerType, market: Market) -> list[_Step]:
-    """Changes between on sale and not on sale of a type's offer; none without an offer."""
+    """Times at which a worker type's offer comes on sale or is no longer on sale; empty without an offer."""
     series = _series(own, market)
     if series is None:
         return []

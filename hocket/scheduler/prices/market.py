@@ -17,7 +17,7 @@ from hocket.scheduler.prices.series import Series
 
 
 class PriceKey(NamedTuple):
-    """Key of an offer: place and instance type; no zone (empty) for a regional price."""
+    """Key of an offer: place and instance type; `zone` is empty for a price of the whole region."""
 
     cloud: str
     region: str
@@ -47,12 +47,18 @@ class Offer:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.accelerators) and self.accelerators > 0):
-            raise InputError(f"{self.key}: accelerators", str(self.accelerators), "a number > 0")
+            expected = "the number of accelerators in one instance, > 0"
+            raise InputError(f"{self.key}: accelerators", str(self.accelerators), expected)
         if not self.accelerator:
             raise InputError(f"{self.key}: accelerator", "nothing", "a name such as v100")
 
     def price(self, now_s: float, spot: bool = True) -> float:
-        """Dollars per hour of one accelerator; nan if not on sale."""
+        """Dollars per hour of one accelerator of the instance; nan if it is not on sale at this time.
+
+        Arguments:
+            now_s: seconds since 1970.
+            spot: True for the spot price, False for the on-demand price.
+        """
         series = self.spot if spot else self.on_demand
         return series.at(now_s) / self.accelerators if series is not None else nan
 
@@ -138,10 +144,14 @@ class Market:
         return Market(tuple(offer for offer in self.offers if wanted(offer)))
 
     def price_at(self, key: PriceKey, now_s: float, spot: bool = True) -> float:
-        """Dollars per hour of one instance at a time.
+        """Price of a whole instance at one moment, in dollars per hour.
+
+        Arguments:
+            now_s: the moment, in seconds since 1970.
+            spot: True for the spot price, False for the on-demand price.
 
         Raises:
-            InputError: an unknown key, or an instance that is not on sale.
+            InputError: the market has no offer with this key, or the instance has no price of this kind at the moment.
         """
         offer = self[key]
         price = offer.price(now_s, spot) * offer.accelerators
@@ -151,9 +161,14 @@ class Market:
         return price
 
     def cheapest(self, now_s: float, accelerator: str, spot: bool = True) -> Offer | None:
-        """Cheapest offer of an accelerator at a time; None if none is on sale.
+        """Offer with the lowest price per accelerator at one moment; None if none is on sale then.
 
         Ties go to the first key.
+
+        Arguments:
+            now_s: the moment, in seconds since 1970.
+            accelerator: name, such as "v100".
+            spot: True to compare spot prices, False for on-demand prices.
         """
         found = [o for o in self.offers if o.accelerator == accelerator and not isnan(o.price(now_s, spot))]
         return min(found, key=lambda o: (o.price(now_s, spot), o.key), default=None)
@@ -165,7 +180,8 @@ def _joined(parts: Sequence[Offer]) -> Offer:
         mine, theirs = ((p.accelerator, p.accelerators) for p in (first, other))
         if mine != theirs:
             found = f"{mine[1]:g} {mine[0]} and {theirs[1]:g} {theirs[0]}"
-            raise InputError(f"market: {first.key}", found, "the same accelerators everywhere")
+            expected = "the same type and number of accelerators in all offers of this key"
+            raise InputError(f"market: {first.key}", found, expected)
     both = [[s for p in parts if (s := getattr(p, name)) is not None] for name in ("spot", "on_demand")]
     spot, on_demand = (_together(series, f"market: {first.key}") for series in both)
     return replace(first, spot=spot, on_demand=on_demand)
@@ -178,7 +194,7 @@ def _together(parts: Sequence[Series], place: str) -> Series | None:
 
 
 def priced(types: Iterable[WorkerType], market: Market, now_s: float) -> tuple[WorkerType, ...]:
-    """Worker types with current prices, for a Snapshot.
+    """Worker types with their prices at one moment, in dollars per hour of one worker.
 
     Spot types pay the spot price, other types the on-demand price. Types without an offer keep their price.
 

@@ -20,8 +20,8 @@ class Series:
     last time the last value continues, because the end of a price is not recorded.
 
     Attributes:
-        times_s: ascending times.
-        values: >= 0 or nan.
+        times_s: times at which the value changes, in seconds, ascending.
+        values: value from each time on; >= 0 or nan.
     """
 
     times_s: tuple[float, ...]
@@ -38,9 +38,10 @@ class Series:
         if early is not None:
             found = f"{early[1]:g} s after {early[0]:g} s, not in ascending order"
             raise InputError("series: moment", found, "a later moment than the one before")
-        bad = next((v for v in self.values if not isnan(v) and not 0 <= v < inf), None)
+        bad = next((k for k, v in enumerate(self.values) if not isnan(v) and not 0 <= v < inf), None)
         if bad is not None:
-            raise InputError("series: value", str(bad), "a number >= 0")
+            place = f"series: value {bad}, from {self.times_s[bad]:g} s on"
+            raise InputError(place, str(self.values[bad]), "a finite number >= 0, or nan for no value")
 
     @classmethod
     def of(cls, changes: Iterable[tuple[float, float]], place: str) -> "Series":

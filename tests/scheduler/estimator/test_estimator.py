@@ -145,7 +145,7 @@ def test_a_job_that_does_not_run_somewhere_shares_nothing_there() -> None:
     assert table.beside[table.row[NEW], :, table.column[V100]].any()
     assert not table.beside[table.row["CycleGAN", 4]].any()
     assert all(place != ("k80", True) for _, place in estimator.to_measure(NEW, 100))
-    with pytest.raises(InputError, match="not a new kind"):
+    with pytest.raises(InputError, match="found a kind that cannot share workers"):
         estimator.nearest(("CycleGAN", 4))
 
 
@@ -181,19 +181,19 @@ def test_what_cannot_be_is_refused() -> None:
     So is a reference without sharing.
     """
     alone = truth().alone[truth().row[NEW]]
-    with pytest.raises(InputError, match="that the estimator knows"):
+    with pytest.raises(InputError, match="found a kind of job that the estimator has already"):
         start().with_kind(NEW, alone)
     with pytest.raises(InputError, match="throughputs >= 0"):
         start().with_kind(("x", 1), alone[:2])
     with pytest.raises(InputError, match="throughputs >= 0"):
         start().with_kind(("x", 1), -alone)
-    with pytest.raises(InputError, match="a kind that is not known"):
+    with pytest.raises(InputError, match="found x on 1, a kind of job that is not in the estimator"):
         start().with_measured([PairMeasurement(("x", 1), OTHER, V100, 1.0, 1.0)])
-    with pytest.raises(InputError, match="a place that is not known"):
+    with pytest.raises(InputError, match="found h100, which the reference table does not have; expected a place of"):
         start().with_measured([PairMeasurement(NEW, OTHER, ("h100", True), 1.0, 1.0)])
-    with pytest.raises(InputError, match="numbers >= 0"):
+    with pytest.raises(InputError, match=r"found nan and 1\.0 steps per second; expected two finite throughputs >= 0"):
         start().with_measured([PairMeasurement(NEW, OTHER, V100, float("nan"), 1.0)])
-    with pytest.raises(InputError, match="not a new kind"):
+    with pytest.raises(InputError, match="found a reference kind; expected a kind that was added with with_kind"):
         start().to_measure(OTHER, 1)
     with pytest.raises(InputError, match="no jobs that share workers"):
         Estimator.of(replace(truth(), beside=np.zeros_like(truth().beside)), 0)

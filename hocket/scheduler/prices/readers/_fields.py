@@ -88,7 +88,7 @@ def accelerator(text: str, place: str) -> str:
     """
     name = text.strip().lower().removeprefix("nvidia-").removeprefix("tesla-")
     if not _ACCELERATOR.fullmatch(name):
-        raise InputError(place, repr(text[:40]), "an accelerator's name")
+        raise InputError(place, repr(text[:40]), "an accelerator's name, such as V100")
     return name
 
 
@@ -136,9 +136,10 @@ def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[
     for name in needed:
         if name not in header:
             found = f"columns {', '.join(header)[:80]}" if header else "an empty file"
-            raise InputError(f"{path} line 1", found, f"a column {name!r}", nearest(name, header))
+            raise InputError(f"{path}, line 1", found, f"a column {name!r}", nearest(name, header))
     if len(set(header)) != len(header):
-        raise InputError(f"{path} line 1", "a duplicate column", "unique columns")
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InputError(f"{path}, line 1", f"two columns {twice!r}", "each column once")
 
     def checked() -> Iterator[tuple[int, list[str]]]:
         for line, row in rows:

@@ -107,8 +107,10 @@ def _take(
         place = f"{path}: SpotPriceHistory.{number}"
         if change.InstanceType not in instances:
             near = nearest(change.InstanceType, instances)
-            step = f"{near} Otherwise give its accelerators in `instances`.".lstrip()
-            raise InputError(f"{place}.InstanceType", repr(change.InstanceType), f"one of {', '.join(instances)}", step)
+            step = f"{near} Otherwise pass" if near else "Pass"
+            step += " its accelerator in the argument `instances`."
+            expected = f"an instance type with a known accelerator: {', '.join(instances)}"
+            raise InputError(f"{place}.InstanceType", repr(change.InstanceType), expected, step)
         zone = change.AvailabilityZone
         key = PriceKey("aws", region_of(zone, "aws", f"{place}.AvailabilityZone"), zone, change.InstanceType)
         when = moment(change.Timestamp, f"{place}.Timestamp")

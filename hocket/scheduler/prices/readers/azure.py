@@ -29,7 +29,8 @@ def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
     for line, row in rows:
         place = f"{path}, line {line}"
         if not row[name] or row[name] in found:
-            raise InputError(f"{place}: Instance", repr(row[name]), "a unique name")
+            told = f"{row[name]!r}, which an earlier line has too" if row[name] else "nothing"
+            raise InputError(f"{place}: Instance", told, "a name, each once")
         found[row[name]] = (accelerator(row[kind], f"{place}: GPU type"), count(row[number], f"{place}: # GPUs"))
     return found
 
@@ -56,13 +57,15 @@ def _read_region(path: Path, instances: Mapping[str, tuple[str, float]]) -> list
     unknown = next((name for name in types if name not in instances), None)
     if unknown is not None:
         step = nearest(unknown, instances) or "Add its accelerators to the file of instances."
-        raise InputError(f"{path} line 1", f"a column {unknown!r}", "a type of instance", step)
+        expected = "columns of instance types that the file of instances lists"
+        raise InputError(f"{path}, line 1", f"a column {unknown!r}", expected, step)
     changes: dict[str, list[tuple[float, float]]] = {name: [] for name in types}
     days: set[float] = set()
     for line, row in rows:
         when = day(row[date], f"{path}, line {line}: Date")
         if when in days:
-            raise InputError(f"{path}, line {line}: Date", repr(row[date]), "each day once")
+            found = f"{row[date]!r}, which an earlier line has too"
+            raise InputError(f"{path}, line {line}: Date", found, "each day once")
         days.add(when)
         for name, text in zip(header, row, strict=True):
             if name != "Date":

@@ -47,7 +47,7 @@ def test_other_products_are_left_out_and_other_instances_can_be_told(tmp_path: P
     path = write(
         tmp_path / "a.json", {**CHANGE, "ProductDescription": "Windows"}, {**CHANGE, "InstanceType": "q9.large"}
     )
-    with pytest.raises(InputError, match=r"SpotPriceHistory\.1.*give its accelerators"):
+    with pytest.raises(InputError, match=r"SpotPriceHistory\.1.*Pass its accelerator in the argument `instances`"):
         aws.read([path])
     found = aws.read([path], instances={"q9.large": ("b900", 2)})
     assert [(o.key.instance_type, o.accelerators) for o in found] == [("q9.large", 2)]
