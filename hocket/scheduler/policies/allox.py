@@ -3,9 +3,9 @@
 The last job on a worker delays only itself, the last but one delays two jobs, and so on. A job of t seconds at
 position p from the end adds p t to the sum of completion times. Workers of a type are interchangeable, so the
 capacity of a position is the number of workers of the type. Only the first job of each queue runs now, all the time.
-As in the paper, jobs use one worker each; other jobs are refused. As in the public policy, running jobs stay, and
-only the oldest fraction `alpha` of the waiting jobs is considered, but at least as many jobs as there are free
-workers.
+As in the AlloX paper, jobs use one worker each; other jobs are refused. As in the policy that Gavel's authors
+published, running jobs stay, and only the oldest fraction `alpha` of the waiting jobs is considered, but at least as
+many jobs as there are free workers.
 """
 
 from collections.abc import Mapping, Sequence

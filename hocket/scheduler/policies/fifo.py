@@ -1,9 +1,10 @@
 """FIFO on heterogeneous workers: earlier arrivals have more weight.
 
-The dissertation's objective is a weighted sum. A job's term is its throughput, relative to its throughput alone on
-its fastest workers, times the number of jobs that arrived after it, plus one. With `strict`, the policy is a queue,
-as in the public version: in order of arrival, each job gets the fastest remaining workers all the time, and no job
-overtakes. The strict objective is computed by the same formula and is at most the optimum of the weighted sum.
+The objective in Narayanan's dissertation is a weighted sum. A job's term is its throughput, relative to its throughput
+alone on its fastest workers, times the number of jobs that arrived after it, plus one. With `strict`, the policy is a
+queue, as in the version that Gavel's authors published: in order of arrival, each job gets the fastest remaining
+workers all the time, and no job overtakes. The strict objective is computed by the same formula and is at most the
+optimum of the weighted sum.
 """
 
 from collections.abc import Sequence

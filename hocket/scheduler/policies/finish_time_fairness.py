@@ -2,8 +2,8 @@
 
 A job's rho is its time from arrival to completion at the allocated throughput, divided by this time with one n-th of
 every worker type (isolated.py). Once the largest rho is minimal, the remaining capacity goes where it adds most
-normalized throughput. The public policy counts isolated time from the first call with the job; on that call it is 0
-for all jobs.
+normalized throughput. The policy that Gavel's authors published counts isolated time from the first call with the job;
+on that call it is 0 for all jobs.
 """
 
 import numpy as np

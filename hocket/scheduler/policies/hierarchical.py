@@ -5,10 +5,9 @@ queue. A job's level rises in proportion to its part of the weight, divided by i
 its part goes to other jobs of its entity. A job without an owner belongs to the entity with the empty name. An entity
 missing from the snapshot has weight 1 and is fair inside.
 
-A job's level is its throughput relative to an equal share of all workers, as in max-min fairness, and as in the
-public policy.
-The public policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a job is saturated when it
-cannot rise at all.
+A job's level is its throughput relative to an equal share of all workers, as in max-min fairness, and as in the policy
+that Gavel's authors published. That policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a
+job is saturated when it cannot rise at all.
 
 Identical jobs of a fair entity form one group. In a FIFO entity, the waiting jobs form one group, and so do jobs that
 ended at the same level. The next few jobs of the queue are separate; when all of them have ended, the groups are

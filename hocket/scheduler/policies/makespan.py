@@ -1,7 +1,7 @@
 """Makespan: minimize the completion time of the last job.
 
-Remaining capacity goes where it adds most throughput. The public policy finds the makespan by bisection to 5 %; this
-policy is exact.
+Remaining capacity goes where it adds most throughput. The policy that Gavel's authors published finds the makespan by
+bisection to 5 %; this policy is exact.
 """
 
 import numpy as np

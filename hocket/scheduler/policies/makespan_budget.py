@@ -1,10 +1,11 @@
 """Makespan within a budget: the earliest completion that the budget allows.
 
-At a makespan of M seconds, job m has a throughput of at least remaining / M, and the cost of M seconds is within the
-budget. The dissertation bisects M. Here the minimum M without a budget comes first. While M is too expensive, the
-duals of the cheapest way to reach M bound the cost of every longer makespan, and the next M is the smallest with a
-bound within the budget. Every M on the way is thus below the answer, and the last M is the answer. Without a budget,
-this is the makespan policy. All workers in use are paid for until the end, as in the dissertation's formula.
+At a makespan of M seconds, job m has a throughput of at least remaining / M, and the cost of M seconds of the
+allocation is within the budget. Narayanan's dissertation bisects M. Here the minimum M without a budget comes first.
+While M is too expensive, the duals of the cheapest way to reach M give a lower bound of the cost of every longer
+makespan, and the next M is the smallest with a bound within the budget. So no M is above the answer, and the search
+ends at the answer. Without a budget, this is the makespan policy. As in the dissertation's formula, each worker of the
+allocation is paid for all M seconds, even if its job ends earlier.
 
 Money spent earlier reduces the budget of the next call. If lost work or new jobs raise the minimum cost above the
 remaining budget, all jobs run where they cost least, and the allocation has a note. Free workers are not filled,

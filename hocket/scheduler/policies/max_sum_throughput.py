@@ -1,6 +1,6 @@
 """Maximum total throughput: maximize the sum of steps per second.
 
-Steps of different job types are added without normalization, as in the dissertation. Jobs with short steps are
+Steps of different job types are added without normalization, as in Narayanan's dissertation. Jobs with short steps are
 therefore preferred.
 """
 

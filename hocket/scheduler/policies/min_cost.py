@@ -1,10 +1,11 @@
 """Minimum cost: maximize throughput per dollar.
 
-The dissertation's objective is a sum over jobs of throughput over cost. Taken literally, a job's term is maximal
-after any moment on its cheapest type, whatever its share. The public policy instead adds throughput on each type over
-the type's price, and so does this one: each worker is used where its price buys most steps. A price is of one worker,
-independent of the scale factor. Free workers are used before all others (hourly_cost.py). A linear-fractional
-objective, total throughput over total cost, is in min_cost_slo.py; it is meaningful only with deadlines.
+The objective in Narayanan's dissertation is a sum over jobs of throughput over cost. Taken literally, a job's term is
+maximal after any moment on its cheapest type, whatever its share. The policy that Gavel's authors published instead
+adds throughput on each type over the type's price, and so does this one: each worker is used where its price buys most
+steps. A price is of one worker, independent of the scale factor. Free workers are used before all others
+(hourly_cost.py). A linear-fractional objective, total throughput over total cost, is in min_cost_slo.py; it is
+meaningful only with deadlines.
 """
 
 import numpy as np

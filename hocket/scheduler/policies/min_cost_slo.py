@@ -5,8 +5,8 @@ throughput of at least remaining / t. In a simulation with rounds, the deadline 
 compensates for the lag of rounds behind the allocation. If not all deadlines can be met this way, the exact deadlines
 are used. If deadlines conflict, some are given up: these jobs run without a deadline and get a reason (deadlines.py).
 With `ratio`, the objective is total throughput over total cost. This linear-fractional program is solved as a
-sequence of linear programs; it uses only cheap workers beyond the needs of deadlines. The public policy takes an SLO
-as seconds from now, and drops all deadlines if it cannot meet all of them.
+sequence of linear programs; it uses only cheap workers beyond the needs of deadlines. The policy that Gavel's authors
+published takes an SLO as seconds from now, and drops all deadlines if it cannot meet all of them.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Shortest job first: the job with the earliest possible completion goes first.
 
-The dissertation only requires that the shortest job completes as early as possible; it does not constrain the other
-jobs. Here all jobs form a queue, ordered by their time on their fastest workers. Each job gets the fastest remaining
-workers all the time. If a job does not fit, longer jobs that fit may pass it. No job shares the workers of the first
-job.
+Narayanan's dissertation only requires that the shortest job completes as early as possible; it does not constrain the
+other jobs. Here all jobs form a queue, ordered by their time on their fastest workers. Each job gets the fastest
+remaining workers all the time. If a job does not fit, longer jobs that fit may pass it. No job shares the workers of
+the first job.
 """
 
 import numpy as np

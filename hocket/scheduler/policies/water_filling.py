@@ -5,8 +5,8 @@ fairness stops, jobs that can get more without taking from others rise further, 
 saturated. The result is the lexicographic maximum: a job can only get more if a job with less, or as much, loses. It
 is Pareto efficient.
 
-The public policy treats a job as saturated when it cannot rise by 1e-4 of its level; here a job is saturated when it
-cannot rise at all.
+The policy that Gavel's authors published treats a job as saturated when it cannot rise by 1e-4 of its level; here a job
+is saturated when it cannot rise at all.
 """
 
 import numpy as np

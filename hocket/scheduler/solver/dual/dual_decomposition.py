@@ -1,10 +1,10 @@
 """Dual decomposition for many distinct jobs and few worker types.
 
-Jobs share only the workers. At given worker prices, one per type, each job has a cheapest mix of two options, its hull
-edge (breakpoints.py). At the right prices, all workers are used. Near these prices, few jobs are tied, i.e. may change
-edges; the others stay on their edges. A small linear program of the tied jobs, valid while the prices stay in a box,
-gives the best prices in the box. If these are in the interior of the box, they are optimal, because the total cost is
-concave in the prices. Otherwise the box is rebuilt around them.
+Jobs share only the workers. At given worker prices (one dual per worker type), each job has a cheapest mix of two
+options, its hull edge (breakpoints.py). At the right prices, all workers are used. Near these prices, few jobs are
+tied, i.e. may change edges; the others stay on their edges. A small linear program of the tied jobs, valid while the
+prices stay in a box, gives the best prices in the box. If these are in the interior of the box, they are optimal,
+because the total cost is concave in the prices. Otherwise the box is rebuilt around them.
 
 Initial prices come from the same program with every fourth job and a fourth of the workers.
 Source: the boxstep method (Marsten, Hogan and Blankenship 1975).

@@ -80,7 +80,7 @@ class Common:
 
 @dataclass(frozen=True, eq=False)
 class Stand:
-    """Price of a worker of each type, and a level; the start or end of a search."""
+    """Worker prices (one dual for each worker type, no dollars) and a level: start or end of a search."""
 
     prices: np.ndarray
     level: float

@@ -1,9 +1,13 @@
 """Solver session: warm starts that a policy keeps between calls.
 
-The final basis of each of the policy's linear programs is stored under names instead of indices: a group by its jobs, a variable by its groups and column, a row by its group or
-worker type, plus a number if a group has several rows. The next program, with other jobs, can therefore start from
-this basis. The solver completes a basis that does not fit exactly. A warm start saves time, and does not change the
-quality of the solution.
+The session has one warm start for each of the policy's linear programs, under the program's name (`place`). It is the
+final basis, or the final worker prices if the program was solved by dual decomposition (hocket/scheduler/solver/dual).
+Worker prices are the duals of the worker types: no prices in dollars.
+
+A basis is stored under names instead of indices: a group by its jobs, a variable by its groups and column, a row by its
+group or worker type, plus a number if a group has several rows. The next program, with other jobs, can therefore start
+from this basis. The solver completes a basis that does not fit exactly. A warm start saves time, and does not change
+the quality of the solution.
 """
 
 from dataclasses import dataclass
@@ -38,7 +42,7 @@ class _Ended:
     """Final state of a solved program, for warm starts.
 
     Attributes:
-        place: columns and worker types that the indices refer to.
+        place: columns and worker types that the indices refer to (`place_of`).
         group: group of each job, by job id.
         groups: number of groups.
         codes, order: code of each variable (warm_start.py), and the argsort of the codes.
@@ -81,7 +85,7 @@ class Session:
         Small programs are solved without a warm start, and not stored.
 
         Arguments:
-            place: name of the program, in error messages and for the stored basis.
+            place: name of the linear program, in error messages and for the stored basis.
             labels: labels of the rows after those of `shares.limits`; None if there is one row per group or none.
         """
         if len(program.values) < WORTH:
@@ -101,18 +105,26 @@ class Session:
         self._prices.pop(place, None)
 
     def prices(self, snapshot: Snapshot, place: str) -> Stand | None:
-        """Stored worker prices of a program; None if unknown, or if worker types changed."""
+        """Worker prices stored for a linear program, from which its next solve can start.
+
+        Arguments:
+            snapshot: snapshot of the next solve.
+            place: name of the program.
+
+        Returns:
+            None if no prices are stored for this program, or if the snapshot has other worker types or columns.
+        """
         known = self._prices.get(place)
         return known[1] if known is not None and known[0] == place_of(snapshot) else None
 
     def keep_prices(self, snapshot: Snapshot, place: str, found: Stand) -> None:
-        """Store the final worker prices of a program."""
+        """Store the final worker prices of the linear program with the name `place`."""
         self._prices[place] = place_of(snapshot), found
 
     def start(
         self, shares: AllocationVariables, rows: int, columns: int, place: str, labels: Labels | None = None
     ) -> WarmStart | None:
-        """Warm start for a program; None if unknown, or if worker types changed.
+        """Warm start for a linear program, from the stored basis; None without one, or if worker types changed.
 
         Arguments:
             rows, columns: number of rows and columns of the program.
@@ -139,7 +151,7 @@ class Session:
         return WarmStart((found_columns, states), duals)
 
     def keep(self, shares: AllocationVariables, solution: Solution, place: str, labels: Labels | None = None) -> None:
-        """Store the final basis and duals of a program, unless its basis is unknown.
+        """Store the final basis and duals of a linear program, unless its basis is unknown.
 
         Arguments:
             place, labels: as for `solve`.

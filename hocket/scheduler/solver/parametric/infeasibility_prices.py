@@ -1,8 +1,8 @@
 """Infeasibility prices: proofs of infeasible demand without a linear program.
 
-At any worker prices, a job's steps cost at least what they cost on its cheapest workers. If all jobs together pay more
-than the price of all workers, the demands are infeasible. A few price updates raise the relative prices of crowded
-worker types.
+A worker price is a dual of a worker type, no dollars. At any worker prices, a job's steps cost at least what they cost
+on its cheapest workers. If all jobs together pay more than the price of all workers, the demands are infeasible. A few
+price updates raise the relative prices of crowded worker types.
 Source: weak duality; prices by multiplicative weights (Arora, Hazan and Kale 2012).
 """
 

@@ -1,7 +1,9 @@
-"""Minimum cost at which all demands are met, for a sequence of demands.
+"""Minimum cost at which the demands of all jobs are met, solved again for one set of demands after another.
 
-Demand rows (demand_groups.py) are generated as needed. Programs with hundreds of groups and one row each are solved by
-dual decomposition instead, i.e. by a search for worker prices (large_programs.py).
+A job's demand is the throughput that it needs, in steps per second. A linear program chooses the jobs' times on
+workers. Its demand rows (demand_groups.py) are added as needed, as cutting planes. Worker prices are the duals of the
+worker types: no prices in dollars. Programs with hundreds of groups and one demand row each are solved by dual
+decomposition instead, i.e. by a search for worker prices (large_programs.py).
 Source: as demand_groups.py.
 """
 
@@ -35,12 +37,14 @@ class PriorSolution:
 
 
 class Served:
-    """Solver of minimum cost, or of minimum unmet demand, for a sequence of demands.
+    """Solver of one linear program, called again for each set of demands.
+
+    It minimizes the cost at which all demands are met, or the unmet demand.
 
     Attributes:
-        cuts: demand rows generated so far.
-        place: name of the program in error messages.
-        solution: last solution; None before the first.
+        cuts: demand rows so far; each solve may add violated rows.
+        place: name of the linear program in error messages.
+        solution: solution of the last solve; None before the first.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Served:
         Arguments:
             cuts: initial demand rows.
             cost: cost of each variable.
-            place: name of the program in error messages.
+            place: name of the linear program in error messages.
             most: upper bound of unmet demand; None to require all demand. If given, the variables cost nothing, and
                 the unmet demand is the last variable and the objective.
             session: stored warm starts; None for no session.
@@ -208,7 +212,7 @@ def _not_below(found: Solution) -> Solution:
 
 
 def lacking(place: str) -> str:
-    """Name, in the session, of the program that minimizes unmet demand."""
+    """Name, in the session, of the linear program that minimizes the unmet demand of the program `place`."""
     return f"{place}, what lacks"
 
 

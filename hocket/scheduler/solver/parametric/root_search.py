@@ -178,7 +178,7 @@ def slowest(lines: GroupLines, pace: DemandAtPace) -> float:
 
 
 def outset(lines: GroupLines, pace: DemandAtPace) -> float:
-    """Lower bound of the pace, from the slowest job or from worker prices."""
+    """Lower bound of the pace, from the slowest job or from duals of the worker types (worker prices)."""
     shares = lines.shares
     runs = shares.group >= 0
     now = slowest(lines, pace)

@@ -2,7 +2,7 @@
 
 A job with workers runs all the time; the others wait. With space sharing, a waiting job may share the workers of a
 running job, called its host. Each of the two then keeps a fraction of its throughput alone. The fractions must add up
-to more than 1.5, the public policy's threshold.
+to more than 1.5, the threshold of the policy that Gavel's authors published.
 """
 
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ class Leap:
 
     @property
     def start(self) -> Stand | None:
-        """Worker prices at the end of the last search; None if it used none."""
+        """Duals of the worker types (worker prices) at the end of the last search; None if it used none."""
         return self._served.start
 
     def rise(self, path: Path) -> tuple[float, np.ndarray, Basis | None]:
@@ -96,7 +96,7 @@ class Leap:
         return np.append(path.at(rise) * self._due, 0.0)[self._lines.shares.group]
 
     def _by_prices(self, path: Path, now: float) -> float:
-        """Upper bound of the rise, from worker prices; at most the known bound `now`."""
+        """Upper bound of the rise, from duals of the worker types; at most the known bound `now`."""
         shares = self._lines.shares
 
         def wanted() -> np.ndarray:
