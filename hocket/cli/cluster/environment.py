@@ -114,7 +114,8 @@ def world_of(
     own = tuple(types)
     if folder is None:
         if begins is not None:
-            raise InputError("--from", repr(begins), "prices from this moment on", "Add --prices FOLDER.")
+            expected = "prices, which are read from this moment on"
+            raise InputError("--from", f"{begins!r}, without --prices", expected, "Add --prices FOLDER.")
         return World(own, (), None, {})
     market = read_market(folder)
     with inside(place):
@@ -161,9 +162,8 @@ def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills:
     from hocket.scheduler.prices.egress import TARIFFS
 
     if checkpoint_gb and bills is None:
-        raise InputError(
-            "--checkpoint-gb", f"{checkpoint_gb:g}", "bills, which give the price of a transfer", "Add --bills FILE."
-        )
+        found = f"{checkpoint_gb:g}, without --bills"
+        raise InputError("--checkpoint-gb", found, "bills, which give the price of a transfer", "Add --bills FILE.")
     if checkpoint_gb and not places:
         found = f"{checkpoint_gb:g}, and no worker type with the price of a cloud"
         raise InputError("--checkpoint-gb", found, "offers of clouds, between which a transfer costs", "Add --prices.")

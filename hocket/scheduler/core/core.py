@@ -146,7 +146,7 @@ class Core:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """Active leases."""
+        """Leases in this round that have not ended."""
         return tuple(self.floor.running.values())
 
     @property

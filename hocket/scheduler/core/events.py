@@ -24,7 +24,7 @@ _STRICT: dict[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class JobArrived:
-    """A job was submitted.
+    """A job was submitted to the cluster.
 
     Attributes:
         throughputs: steps per second of the whole job alone, by column; 0 where the job cannot run.
@@ -83,7 +83,7 @@ class JobWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """The time requested with WakeAt has come.
+    """The time has come that the core asked for with WakeAt: the round ends.
 
     Also reported earlier if no job of the round is running any more.
     """

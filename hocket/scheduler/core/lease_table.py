@@ -58,7 +58,7 @@ class SelectedJobs(NamedTuple):
 
 
 class LeaseTable:
-    """Workers and active leases.
+    """Workers that are up, and the leases that have not ended.
 
     Attributes:
         types: worker types, with the number of workers that are up.
@@ -111,7 +111,7 @@ class LeaseTable:
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
     def leave(self, job: str) -> tuple[Lease | None, list[Lease], LeaseClaims]:
-        """Stop a job.
+        """Take a job off its workers; its lease ends if no other job of the lease still runs.
 
         Returns:
             The lease of the job, or None; a list with this lease if none of its jobs runs any more, else empty; the
@@ -147,7 +147,7 @@ class LeaseTable:
         self.types[kind] = replace(self.types[kind], price_usd_per_hour=usd_per_hour)
 
     def join(self, kind: int, workers: Collection[int]) -> None:
-        """Mark workers as up.
+        """Add workers that have joined or come back.
 
         Arguments:
             kind: index of the worker type.

@@ -43,7 +43,7 @@ class Ledger:
     def open(
         self, allocation: Allocation, slots: np.ndarray, roster: JobTable, workers: np.ndarray, fillers: np.ndarray
     ) -> None:
-        """Load an allocation.
+        """Replace the current allocation by another one; owed time is carried over.
 
         Arguments:
             slots: slot in the job table of each job of the allocation's snapshot.
@@ -75,7 +75,8 @@ class Ledger:
 
         Arguments:
             slots: slots in the job table of all current jobs.
-            roster, workers: as for `open`.
+            roster: table of the jobs.
+            workers: number of workers that are up, by type.
             fillers: slots of the jobs that get entries with fraction 0, unless they have entries.
         """
         old = self.entries

@@ -1,6 +1,7 @@
-"""Policies by name, with heterogeneity-agnostic and published variants.
+"""Scheduling policies by name, with heterogeneity-agnostic and published variants.
 
-Each policy object has its own memory between snapshots.
+Each policy object has its own memory between snapshots. "The dissertation" is Narayanan's. The public policies are the
+implementation of Gavel that its authors published.
 Source: baselines in Narayanan's dissertation, section 5.7.3.
 """
 
@@ -45,7 +46,7 @@ class Named:
         self._module = load("hocket.scheduler.policies", name, "policy")
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """Allocation for a snapshot.
+        """Call the policy for a snapshot; if its solver fails, the last allocation is carried over.
 
         An allocation that is not proven optimal gets a note.
 
@@ -74,15 +75,15 @@ class Named:
 
 
 def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
-    """Policy with its own memory between snapshots.
+    """Create the policy with this name; each call makes an object with its own memory between snapshots.
 
     Arguments:
-        blind: True for the heterogeneity-agnostic variant.
-        rest: use of the capacity that the objective leaves open, for policies that state a demand for each job. The
-            dissertation does not specify it. "most" (ours): finish-time fairness and makespan give the capacity to
-            the jobs with the largest throughput gain. Max-min fairness leaves it idle on purpose; a simulation's
-            rounds fill idle workers (Settings.fill). "middle": all three policies return an interior point, away from
-            every limit, like the interior-point solver of the public policies.
+        blind: True for the heterogeneity-agnostic variant, which ignores that jobs run faster on some worker types.
+        rest: use of the capacity that the objective does not determine, in finish-time fairness, makespan and max-min
+            fairness. The dissertation does not specify it. "most" (ours): finish-time fairness and makespan give the
+            capacity to the jobs with the largest throughput gain; max-min fairness leaves it idle, and the rounds of a
+            simulation fill idle workers (Settings.fill). "middle": all three policies return an allocation away from
+            every limit (interior_allocation.py), like the interior-point solver of the public policies.
 
     Raises:
         InputError: no policy has this name.

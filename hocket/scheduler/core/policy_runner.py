@@ -147,7 +147,7 @@ class PolicyRunner:
 
 
 def _with_nobody(kept: np.ndarray) -> np.ndarray:
-    """Append a class that shares with no job."""
+    """Append a space-sharing class to the fractions kept: its jobs share workers with no job."""
     found = np.zeros((kept.shape[0] + 1, kept.shape[1] + 1, kept.shape[2]))
     found[:-1, :-1] = kept
     return found

@@ -1,7 +1,7 @@
 """Settings of the scheduling mechanism.
 
-Where the dissertation does not specify a behavior, a setting selects it; its description names the value of the
-dissertation and the value of the public implementation.
+Where Narayanan's dissertation does not specify a behavior, a setting selects it; its description names the value of
+the dissertation, and the value of the public implementation, which is the simulator that Gavel's authors published.
 """
 
 from dataclasses import dataclass

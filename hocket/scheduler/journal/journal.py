@@ -147,11 +147,11 @@ class Journal:
         return journal
 
     def tell(self, event: Event, now_s: float) -> list[Command]:
-        """Pass an event to the core and write it to the journal.
+        """Pass an event to the core, then write it to the journal.
 
         Raises:
-            InputError: the event is invalid and was not written; or the write failed. After a failed write the core
-                is ahead of the file and must be discarded.
+            InputError: the core rejects the event, and it was not written; or the write failed, and the place is the
+                journal's path. After a failed write the core is ahead of the file and must be discarded.
         """
         told = self.core.handle(event, now_s)
         self.record(event, now_s)

@@ -37,9 +37,10 @@ class Active:
 
     def __post_init__(self) -> None:
         if not 0 < self.remaining_steps < inf:
-            raise InputError(f"job {self.job.id}: remaining_steps", str(self.remaining_steps), "a number > 0")
+            expected = "a finite number > 0; leave finished jobs out of the snapshot"
+            raise InputError(f"job {self.job.id}: remaining_steps", str(self.remaining_steps), expected)
         if not 0 <= self.elapsed_s < inf:
-            raise InputError(f"job {self.job.id}: elapsed_s", str(self.elapsed_s), "a number >= 0")
+            raise InputError(f"job {self.job.id}: elapsed_s", str(self.elapsed_s), "a finite number of seconds >= 0")
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class ThroughputTable:
             if not names:
                 raise InputError(f"throughputs: {what}s", "none", "one or more")
             if len(set(names)) != len(names):
-                raise InputError(f"throughputs: {what}s", "a duplicate", "unique values")
+                twice = next(name for k, name in enumerate(names) if name in names[:k])
+                raise InputError(f"throughputs: {what}s", f"{twice} twice", f"each {what} once")
 
     def _name(self, row: int) -> str:
         return f"{self.kinds[row][0]} on {self.kinds[row][1]}"
@@ -146,7 +147,7 @@ class ThroughputTable:
         return f"{nearest(worker_type, self.types)} {step}".lstrip()
 
     def columns(self, types: Sequence[WorkerType], spread: bool = False) -> tuple[Placement, ...]:
-        """Placements of a snapshot: one per type, plus a spread one if requested.
+        """Placements of a snapshot: one per type with consolidated workers, and with `spread` one with spread workers.
 
         Arguments:
             spread: True to add a spread placement for types with spread throughputs in the table.

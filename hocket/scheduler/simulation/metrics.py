@@ -21,7 +21,7 @@ from hocket.scheduler.model.worker_types import WorkerType
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """Outcome of a job.
+    """Times, held workers, cost and preemptions of one job in a run.
 
     Attributes:
         throughputs: steps per second alone, by worker type, on as few servers as possible.

@@ -159,12 +159,13 @@ class SimulatedWorkers:
         self.since_s[jobs] = np.maximum(since_s, now_s)
 
     def _steps(self, amount: np.ndarray) -> np.ndarray:
-        """Steps that count: all, or whole steps only if requested.
+        """Steps that are credited to jobs for the time since the last count.
 
-        A job too slow for one whole step per round keeps its partial step.
+        With `whole_steps` (SimulatorOptions), the fraction of the last step is lost. A job that is too slow for one
+        step is still credited its fraction, as otherwise it would never finish.
 
         Arguments:
-            amount: steps since the last count, with fractions.
+            amount: computed steps of each job since the last count, with fractions.
         """
         if not self.whole_steps:
             return amount
@@ -210,7 +211,7 @@ class SimulatedWorkers:
             self._jobs = None
 
     def leave(self, numbers: Iterable[int], now_s: float, saved: bool) -> None:
-        """End leases.
+        """End leases, and stop their jobs.
 
         Arguments:
             numbers: ids of the leases. A lease that ended already is skipped.

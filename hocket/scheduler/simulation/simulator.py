@@ -1,7 +1,8 @@
-"""Discrete-event simulator: drives the core with a workload.
+"""Discrete-event simulator of a cluster: drives the scheduler's core with a workload.
 
 The simulator sends the core the events of a real service (arrivals, progress, completions, ends of rounds). It
-carries out the core's commands on simulated workers, where jobs run at the throughputs of a table.
+carries out the core's commands on simulated workers, where jobs run at the throughputs of a table. A simulation ends
+when its counted jobs are finished: those in the range `first` to `last` of the options, by default all.
 Source: Narayanan's dissertation, sections 5.5 and 5.7.1; simulator_options.py lists the choices that these sections
 leave open.
 """
@@ -124,11 +125,12 @@ class Simulation:
         observer: Callable[[Event, float], None] | None = None,
         tell: Callable[[int], None] | None = None,
     ) -> ClusterRun:
-        """Simulate until all counted jobs are finished.
+        """Simulate until all counted jobs are finished (options `first` and `last`).
 
         Arguments:
-            observer: gets each event and its time in seconds after the core, such as `record` of a journal.
-            tell: gets the number of counted jobs that are finished, whenever one is.
+            observer: function that is called with each event and its time in seconds since the start, after the core
+                has handled the event; for example `Journal.record`.
+            tell: function that is called with the number of finished counted jobs, each time one finishes.
         """
         self._observer, self._tell_finished = observer, tell
         while self._goes_on() and self.step():
@@ -154,7 +156,7 @@ class Simulation:
     def _goes_on(self) -> bool:
         """True if a counted job can still complete.
 
-        Refused jobs count only if external events are to come.
+        A job that the core refused can complete only if external events are still to come.
         """
         refused = self.machine.refused
         if not refused or self.gone < len(self.given) or (self.given and self.round_s < inf):
@@ -333,6 +335,6 @@ def _learner(table: ThroughputTable, cluster: ClusterSpec, options: SimulatorOpt
     if options.estimating is None:
         return None
     if not options.space_sharing or options.known is not None:
-        found = "space sharing is off" if not options.space_sharing else "throughputs are given by `known`"
-        raise InputError("options: estimating", found, "space sharing without known throughputs")
+        found = "no space sharing" if not options.space_sharing else "throughputs that are given as `known`"
+        raise InputError("options: estimating", found, "space sharing with throughputs that are to be estimated")
     return Learner(table, cluster, options.estimating)

@@ -57,7 +57,7 @@ class Workload:
 def check_ids(
     ids: Iterable[str], place_of: Callable[[int], str], what: str = "job of this id", which: str = "ids"
 ) -> None:
-    """Reject duplicate ids.
+    """Refuse two jobs with the same id.
 
     Arguments:
         place_of: function from an index to the location of its id.

@@ -215,7 +215,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "generate static-single -o snapshot.json", ["snapshot.json: found a file that is not a workload"]),
         (lambda: None, "compare jobs.json workers.yaml -p fifo --report ./workers.yaml", ["--report: found workers.yaml", "a different file"]),
         (lambda: None, "simulate jobs.json workers.yaml --report page.html --bills page.html", ["--bills: found page.html", "Another option reads or writes"]),
-        (lambda: None, SIMULATE.format("jobs.json") + " --estimate 5", ["--estimate: found space sharing is off"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --estimate 5", ["--estimate: found no space sharing; expected space sharing"]),
         # options that would change nothing
         (lambda: None, SIMULATE.format("jobs.json") + " -p fifo:agnostic --space-sharing", ["--space-sharing: found fifo:agnostic, which never lets jobs share", "NAME:space-sharing"]),
         (lambda: None, "compare jobs.json workers.yaml -p fifo -p allox:space-sharing", ["--policy: found allox, which never lets jobs share"]),
@@ -255,7 +255,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --jobs 0", ["--jobs: found 0"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --jobs 5 --first 5", ["--first: found 5", "which is 5"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --budget-usd 5", ["--budget-usd: found 5"]),
-        (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --estimate 3", ["--estimate: found space sharing is off"]),
+        (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --estimate 3", ["--estimate: found no space sharing; expected space sharing"]),
         (edit("workers.yaml", ("k80", "k81")), "sweep workers.yaml -p fifo --rates 2", ["workers.yaml: worker type k81", "table: v100, p100, k80"]),
         (lambda: None, "sweep jobs.json -p fifo --rates 2", ["jobs.json: found a file of format 'hocket-workload-1'"]),
         (lambda: None, "sweep workers.yaml -p fifo --rates 2 --report workers.yaml", ["--report: found workers.yaml", "a different file"]),

@@ -136,7 +136,7 @@ def test_estimates_are_learned(run: Run, jobs: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--estimate 2", "space sharing is off"),
+        ("--estimate 2", "found no space sharing; expected space sharing"),
         ("--from 2020-03-01", "--from"),
         (f"--prices {EXAMPLES} --from soon", "a day or a moment"),
         (f"--prices {EXAMPLES} --from 2019-01-01", "or later, when all offers have a price"),
@@ -144,7 +144,7 @@ def test_estimates_are_learned(run: Run, jobs: str) -> None:
         ("--bills nowhere/bills.json", "nowhere"),
         (
             "--checkpoint-gb 5",
-            "--checkpoint-gb: found 5; expected bills, which give the price of a transfer. Add --bills FILE.",
+            "--checkpoint-gb: found 5, without --bills; expected bills, which give the price of a transfer. Add --bills FILE.",
         ),
     ],
 )

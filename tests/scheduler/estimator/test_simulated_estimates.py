@@ -170,5 +170,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         Estimating(0)
     with pytest.raises(InputError, match="estimating: pairs"):
         Estimating(3, -1)
-    with pytest.raises(InputError, match="space sharing is off"):
+    with pytest.raises(InputError, match="options: estimating: found no space sharing; expected space sharing"):
         run(Estimating(), sharing=False)
