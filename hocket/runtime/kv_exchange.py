@@ -23,7 +23,7 @@ class KVExchange:
     """
 
     def __init__(self, store: Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:
-        """Create an exchange.
+        """Take part in the exchange as one worker; all workers create it, and call `share` equally often.
 
         Arguments:
             store: the rendezvous store; None for a single worker.

@@ -1,1 +1,1 @@
-"""Checkpoints: atomic writes, retention, resume under any plan."""
+"""Checkpoints: atomic writes, removal of old ones, and resume under any plan."""

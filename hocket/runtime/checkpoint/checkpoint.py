@@ -87,7 +87,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Manifest of a checkpoint.
+    """Manifest of a checkpoint: its position, its files with their hashes, and values that are not tensors.
 
     Attributes:
         position: position of the run.
@@ -126,7 +126,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read a checkpoint's manifest strictly.
+        """Read the manifest of a checkpoint, and check its hash; unknown keys are refused.
 
         Raises:
             InputError: the manifest is missing or cannot be parsed, or its hash does not match its content.
@@ -134,7 +134,8 @@ class Manifest:
         path = folder / MANIFEST
         manifest = read_as(cls, parse_json(read_bytes(path, _MAX_MANIFEST_BYTES), str(path)), str(path))
         if manifest.sha256 != manifest.hash:
-            raise InputError(str(path), "changed content", f"SHA-256 {manifest.sha256}")
+            found = f"changed content, with SHA-256 {manifest.hash[:12]}..."
+            raise InputError(str(path), found, f"SHA-256 {manifest.sha256[:12]}..., which the file records for itself")
         return manifest
 
 

@@ -105,7 +105,7 @@ class TensorWriter(StorageWriter):
     """
 
     def __init__(self, path: Path, wholes: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Create a writer.
+        """Create a writer; nothing is written yet.
 
         Arguments:
             path: the file.
@@ -170,7 +170,7 @@ class TensorReader(StorageReader):
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Read the headers.
+        """Read the headers of the files, which say where each tensor is.
 
         Raises:
             InputError: a header is inconsistent with its file.

@@ -1,6 +1,7 @@
 """Checkpoint manager of one worker.
 
-It chooses the checkpoint from which a run resumes. entries.py converts state from and to entries of a checkpoint.
+It chooses the checkpoint from which a run resumes. entries.py converts state from and to entries of a checkpoint. A
+segment is the part of a run between two checkpoints.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +63,7 @@ class CheckpointManager:
         self.path: Path | None = None
 
     def resume(self, engine: Worker, speak: Report) -> int:
-        """Load the newest undamaged checkpoint, if a resume was requested.
+        """Load the newest undamaged checkpoint, if the options ask to resume (`--resume`).
 
         Arguments:
             speak: called with messages for the user, as events of kind "note" (training/worker/monitor/collector.py).
@@ -72,8 +73,8 @@ class CheckpointManager:
 
         Raises:
             InputError: the checkpoint is of another job, model or optimizer; or the batch size does not divide its
-                samples; or there are checkpoints and no resume was requested; or a resume was required and there is no
-                checkpoint; or all checkpoints are damaged.
+                samples; or there are checkpoints and the options do not ask to resume; or they require a checkpoint and
+                there is none; or all checkpoints are damaged.
         """
         layout = engine.layout
         found = self._found(layout.plan_digest, speak)

@@ -88,7 +88,7 @@ class Exchange:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Report an exception of the body to all lanes."""
+        """Context manager that reports an exception inside it to all lanes, and raises it again."""
         try:
             yield
         except BaseException as error:
@@ -97,7 +97,7 @@ class Exchange:
 
 
 class Lanes:
-    """Threads of the lanes in addition to the first compute lane."""
+    """Threads of a device's further lanes; the first compute lane runs in the thread that calls the engine."""
 
     def __init__(self, exchange: Exchange, works: Sequence[Callable[[int], None]], name: str) -> None:
         """Start one thread for each function.
@@ -121,7 +121,7 @@ class Lanes:
             self._exchange.fail(error)
 
     def join(self) -> None:
-        """Wait for all threads.
+        """Wait until all threads have ended.
 
         Raises:
             BaseException: the exception of a lane that failed.

@@ -63,7 +63,7 @@ class Worker:
         memory: MemoryManager | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """Join the other workers.
+        """Create the worker, with connections to all others.
 
         This is a collective call of all ranks of the default process group.
 
@@ -84,7 +84,8 @@ class Worker:
             found = f"{dist.get_world_size()} workers"
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
         if (division.split.width if division else 1) != layout.tensor:
-            raise InternalError(f"a model that is not divided by {layout.tensor}, as the plan is")
+            own = division.split.width if division else 1
+            raise InternalError(f"the model is divided over {own} ranks, and the plan over {layout.tensor}")
         moved = (i for _, i in program.instructions() if i.kind in (Kind.SEND, Kind.RECEIVE))
         through_hosts = any(v.on_host for i in moved for v in (*i.reads, *i.writes))
         if through_hosts and torch.device(executable.device).type == "cuda":

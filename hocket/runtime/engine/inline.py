@@ -27,7 +27,7 @@ from hocket.runtime.update.slots import WeightSlot
 
 @dataclass
 class Result:
-    """Result of a run.
+    """Losses and final state of one run of the inline engine.
 
     Attributes:
         losses: (microbatch, loss, weight in the mean of the batch), sorted by microbatch. The weight is the number of
@@ -173,9 +173,8 @@ class Interpreter:
         if receive is None or lane[1] != send_lane(send.peer) or not self.room[there]:
             return False
         if receive.kind is not Kind.RECEIVE or receive.writes != send.reads or receive.peer != send.device:
-            raise ProgramError(
-                f"device {send.peer}: {receive.name}", f"{send.name} from device {send.device}", "what it sends"
-            )
+            place, found = f"device {send.peer}: {receive.name}", f"it meets {send.name} of device {send.device}"
+            raise ProgramError(place, found, "the send of the values that it receives")
         self._written(receive)
         source, target = self.stores[send.device], self.stores[send.peer]
         for value in send.reads:
@@ -225,7 +224,7 @@ class Interpreter:
         place = f"device {instruction.device}: {instruction.name}"
         for value in instruction.writes:
             if value in store:
-                raise ProgramError(place, f"writes {value}, which exists already", "a new value")
+                raise ProgramError(place, f"writes {value}, which exists already", "a value that does not exist yet")
         for value in instruction.frees:
             if value not in store:
                 raise ProgramError(place, f"frees {value}, which does not exist", "an existing value")

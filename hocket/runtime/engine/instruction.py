@@ -115,7 +115,8 @@ class Execution:
         """Give other lanes the outputs that they read.
 
         Arguments:
-            early: outputs that were given already while the instruction ran.
+            routes: (position in `writes`, lane) of the outputs for other lanes.
+            early: outputs that other lanes got already while the instruction ran.
         """
         for position, lane in routes:
             value = instruction.writes[position]
@@ -130,10 +131,14 @@ class Execution:
             del thing  # otherwise it would outlive its send
 
     def _publisher(self, instruction: Instruction, routes: Routes, early: set[Value]) -> Callable[[Value, Any], None]:
-        """Return a function that hands a gradient bucket to its all-reduce.
+        """Return a function that hands a gradient bucket to its all-reduce while the backward still runs.
 
-        The backward calls it for each bucket as soon as the bucket is complete (hocket/program/order.py, rule 2). The
-        function adds the bucket's name to `early`.
+        The backward calls it for each bucket as soon as the bucket is complete (hocket/program/order.py, rule 2).
+
+        Arguments:
+            routes: (position in `writes`, lane) of the buckets.
+            early: set to which the function adds each bucket that it has handed over, so that `_hand_on` does not do it
+                again.
         """
         lane_of = {instruction.writes[position]: lane for position, lane in routes}
 

@@ -1,6 +1,7 @@
 """Lanes of one device: their instructions, and routes of values between them.
 
-The lane that reads a value follows from the program. It is determined once, before the program runs.
+A route says which other lane of the device reads an output of an instruction. Routes follow from the program and are
+determined once, before it runs.
 """
 
 from collections import deque
@@ -47,7 +48,7 @@ class Entry:
 
     @classmethod
     def of(cls, program: Program, instruction: Instruction, routes: tuple[tuple[int, str], ...]) -> "Entry":
-        """Build an entry; the increases per period are computed here from the program."""
+        """Build the entry of an instruction; the increases per period follow from the program."""
         i, one = instruction, program.shifted(instruction, 1)
         pairs = ((i.reads, one.reads), (i.writes, one.writes), (i.frees, one.frees))
         moves = (tuple((a, b.index - a.index) for a, b in zip(old, new, strict=True)) for old, new in pairs)
@@ -112,7 +113,11 @@ class LaneTable:
     """
 
     def __init__(self, program: Program, device: int) -> None:
-        """Build the lanes of a device; raises as `lanes_of`."""
+        """Build the lanes of a device.
+
+        Raises:
+            ProgramError: as `lanes_of` raises it.
+        """
         self.parts = lanes_of(program, device)
         self.swaps = sorted(lane for lane in self.parts if lane in SWAP_LANES.values())
         self.waves = sorted(lane for lane in self.parts if computes(lane) and lane != COMPUTE)
@@ -177,7 +182,7 @@ def _routes(
 
 
 Step = tuple[Instruction, tuple[tuple[int, str], ...]]
-"""An instruction and its routes."""
+"""An instruction, and the other lanes that read its outputs: (position in `writes`, lane) for each."""
 
 
 class Cursor:
@@ -210,9 +215,10 @@ class Cursor:
         return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:
-        """Return the next instruction with its routes.
+        """Return the next instruction with its routes, without advancing.
 
-        None at the end, or while it is not known whether another period follows.
+        Returns:
+            None at the end of the lane, or while `answer` has not yet said whether another period follows.
         """
         if self._head is None:
             while self._next == len(self._entries):
@@ -237,7 +243,11 @@ class Cursor:
 
 
 def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[Step]:
-    """Yield each step: prologue, periods while `go_on(periods so far)`, epilogue."""
+    """Yield the instructions of a lane with their routes, in order.
+
+    Arguments:
+        go_on: function from the number of periods so far to True if another period follows.
+    """
     for entry in parts["prologue"]:
         yield entry.instruction, entry.routes
     repeats = 0

@@ -1,4 +1,7 @@
-"""Recorder of a worker: times of its instructions and transfers."""
+"""Recorder of a worker: times of its instructions and transfers.
+
+Records are those of one segment: a run of prologue, some periods and epilogue (segment.py).
+"""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +15,7 @@ from hocket.runtime.stage.device import Device
 
 
 class InstructionRecord(NamedTuple):
-    """One executed instruction.
+    """Times of one executed instruction.
 
     Attributes:
         start_s, end_s: begin and end on the worker's clock, in seconds.
@@ -34,7 +37,7 @@ class EngineRecorder:
     """
 
     def __init__(self, device: Device, handover: StreamHandover, clock: Callable[[], float] | None) -> None:
-        """Start without records.
+        """Create a recorder that has no records yet.
 
         Arguments:
             clock: current time in seconds; None to keep only the peak of memory.
@@ -76,7 +79,7 @@ class EngineRecorder:
             self._meters.queued_s = 0.0
 
     def transferred(self, instruction: Instruction, start_s: float, end_s: float | None = None) -> None:
-        """Record a transfer.
+        """Record a transfer, if there is a clock.
 
         Arguments:
             end_s: end of the transfer, in seconds; None if it ends now.

@@ -23,7 +23,7 @@ from hocket.runtime.progress.observer import Observer
 
 
 class Segment:
-    """One run of a device's lanes.
+    """One run of a device's lanes: prologue, some periods, epilogue.
 
     Attributes:
         periods: number of periods run; set when the first compute lane has ended.

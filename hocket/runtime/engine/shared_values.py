@@ -79,7 +79,7 @@ class SharedValues(Exchange):
         return found, events
 
     def put(self, values: Mapping[Value, Any], event: Any = None) -> None:
-        """Publish values.
+        """Make values visible to all lanes.
 
         Arguments:
             event: GPU event after the kernels that compute the values; None if they are complete.

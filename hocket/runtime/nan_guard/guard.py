@@ -1,12 +1,13 @@
 """Guard: a device's reaction to losses or gradients that are nan or infinite.
 
 For each update, the check costs one pass over its gradients and one number read from the device. A finding is reported
-once. The origin of the number is searched afterwards (inspector.py, not_finite.py).
+once. The origin of the number, that is the operation that computed it, is searched afterwards (inspector.py,
+not_finite.py). A segment is one run of the program: prologue, some periods, epilogue.
 
 The policies of `Options.on_nan`:
 
 - stop: from the first finding on, this device does not step, so that its weights stay finite. The run is asked to end,
-  and its workers drain at the same period.
+  and all workers end their segment after the same period.
 - skip: the gradients of all devices are judged together, by the norm that clipping uses. Either all devices skip the
   update or none. After MOST_SKIPS skipped updates in a row the run ends as with stop.
 - go: print one warning. Gradients are checked until then.
@@ -57,7 +58,7 @@ class Guard:
     """
 
     def __init__(self, policy: str = "go", tell: Tell | None = None) -> None:
-        """Create a guard.
+        """Create the guard of one device, without a finding.
 
         Arguments:
             policy: one of the policies of `Options.on_nan`.
@@ -128,7 +129,7 @@ class Guard:
         return False
 
     def _let(self, microbatch: int, good: bool) -> bool:
-        """Return whether an update is applied under the policy `skip`.
+        """True if an update is applied under the policy `skip`.
 
         Every stage of the device asks; all get the answer to the first call for this update.
 

@@ -55,7 +55,7 @@ class MergedMicrobatches(NamedTuple):
 
 
 class Inspector:
-    """Inspector of one device.
+    """Finds the tensors with nan or infinite elements on one device, while a step is replayed.
 
     Attributes:
         facts: facts by way, microbatch, stage and name.

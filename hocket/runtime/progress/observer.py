@@ -10,13 +10,13 @@ from hocket.program.instruction import Instruction
 
 
 class Observer(Protocol):
-    """Callbacks of an engine.
+    """Object that an engine tells what it does, and asks whether to run another period.
 
     All calls except `loss` come from the thread of the compute lane.
     """
 
     def waits(self, instruction: Instruction) -> None:
-        """Report that the next instruction of the compute lane waits for its inputs."""
+        """Learn that the next instruction of the compute lane waits for its inputs."""
 
     def runs(self, instruction: Instruction) -> None:
         """Report that an instruction starts; all its inputs are present."""

@@ -29,7 +29,7 @@ class PeakMemory:
     """
 
     def __init__(self, device: Device, clock: Callable[[], float] | None = None) -> None:
-        """Start without observations.
+        """Create the meter; nothing is observed yet.
 
         Arguments:
             clock: current time in seconds, to keep the course; None to keep only the peak.

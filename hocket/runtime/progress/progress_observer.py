@@ -1,4 +1,4 @@
-"""Observer of one worker.
+"""Progress observer: receives the reports of one worker's engine (observer.py).
 
 It writes the worker's progress page, reports losses, measures periods, and decides when to stop. It is called for every
 instruction, so a call takes a few microseconds. A call blocks only to wait for the watcher's stop (heartbeat.py). This
@@ -22,7 +22,9 @@ _COLD_PERIODS = 2
 
 
 class Watched:
-    """Observer of one worker.
+    """Observer that writes the worker's progress, measures its periods and decides when it stops.
+
+    A segment is one run of the program: prologue, some periods, epilogue.
 
     Attributes:
         pace: microbatches of a period, of a step, and outside of the periods.
@@ -67,7 +69,7 @@ class Watched:
         self._measured = 0
 
     def begin(self, segment: RunSegment, cold: int = 0) -> None:
-        """Begin a segment.
+        """Begin to observe a segment.
 
         Arguments:
             cold: number of its first periods that are not measured, because something else ran in this process before.

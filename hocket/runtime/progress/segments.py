@@ -42,8 +42,9 @@ class SegmentCounts:
         for more in range(lcm(self.stride, self.microbatches) // self.stride):
             if self.steps(periods + more) is not None:
                 return periods + more
-        found = f"{self.admitted} microbatches and then {self.stride} a period"
-        raise InputError("plan", found, f"whole steps of {self.microbatches}", "Change the number of microbatches.")
+        found = f"a program of {self.admitted} microbatches and then {self.stride} in each period"
+        expected = f"a number of periods with whole steps of {self.microbatches} microbatches"
+        raise InputError("plan", found, expected, "Change the number of microbatches.")
 
     def periods_for(self, steps: int) -> int:
         """Find the least number of periods that gives whole steps, at least `steps`."""

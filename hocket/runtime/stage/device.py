@@ -59,7 +59,7 @@ class Device:
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
     ) -> None:
-        """Create the device's stages.
+        """Create the device with its stages; weights are copied from the captured model.
 
         Arguments:
             number: number of this device in the program.
@@ -117,7 +117,7 @@ class Device:
         return tuple({self.layout.batches.samples(m, merged) for m in range(0, self.layout.batches.count, merged)})
 
     def start(self, position: int = 0) -> dict[Value, Any]:
-        """Begin a segment.
+        """Begin a segment: a run of prologue, some periods and epilogue.
 
         Arguments:
             position: number of samples trained on before the segment.
@@ -160,7 +160,7 @@ class Device:
         return found
 
     def end(self, store: Mapping[Value, Any]) -> None:
-        """End a segment.
+        """End a segment; the given values are the device's state from now on.
 
         Arguments:
             store: values at the end, which `model` and the next segment use.

@@ -12,13 +12,13 @@ from hocket.runtime.tensor_parallel.shard_model import Division
 
 @dataclass(frozen=True)
 class Executable:
-    """Program that an engine can run.
+    """A program together with the model and the torch device with which an engine runs it.
 
     Attributes:
         captured: the job's model, or a tensor-parallel rank's shard of it.
         layout: layers, samples and memory limits of the program's stages.
         program: instructions of all devices.
-        device: torch device of the tensors; a CUDA device with NCCL.
+        device: torch device of the tensors. Workers communicate over NCCL if it is a CUDA device, else over gloo.
         division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
     """
 

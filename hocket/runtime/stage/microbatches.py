@@ -65,7 +65,7 @@ class DeviceMicrobatches:
 
     @property
     def stream(self) -> Stream:
-        """Data of the segment."""
+        """Samples and random seeds of the segment's microbatches."""
         return self.weights.stream
 
     def load(self, instruction: Instruction, store: Store) -> None:

@@ -122,7 +122,7 @@ class ModelState:
         for stage, runner in self._stages.items():
             for name in runner.weights.slots[0].leaves:
                 if name not in state["weights"]:
-                    raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
+                    raise InputError("state: weights", f"no {name!r}", "a tensor for every trained weight of the stage")
             with nullcontext() if self._swapping is None else self._swapping.at_hand(stage, runner):
                 runner.weights.load(state["weights"], state["optimizer"])
                 runner.load_frozen(state.get("frozen", {}))

@@ -51,7 +51,7 @@ class DeviceStorage:
 
 
 class Storages:
-    """Storages of one device.
+    """Torch storages of the swapped values on one device, with their allocated bytes.
 
     Callers hold the lock that they pass to the constructor, except for `keep`. The destruction of a storage never
     waits for the lock.
@@ -63,7 +63,13 @@ class Storages:
     """
 
     def __init__(self, streams: Streams, device: torch.device, budget_bytes: float, lock: threading.RLock) -> None:
-        """Start without storages."""
+        """Create the table, without storages.
+
+        Arguments:
+            streams: CUDA streams of the device.
+            budget_bytes: maximum bytes of all storages together.
+            lock: lock that callers hold.
+        """
         self._streams, self._device, self._budget_bytes, self._lock = streams, device, budget_bytes, lock
         self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], DeviceStorage]] = {}
         self._dead: deque[int] = deque()

@@ -44,7 +44,7 @@ class Extent:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes."""
+        """Number of bytes of the extent."""
         return self.stop - self.start
 
     @property
@@ -54,7 +54,7 @@ class Extent:
 
     @property
     def storage(self) -> torch.UntypedStorage:
-        """The storage.
+        """Torch storage that has these bytes.
 
         Raises:
             InternalError: the storage was destroyed.

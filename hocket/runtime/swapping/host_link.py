@@ -26,7 +26,7 @@ class HostLink:
     """Simulated host link of one machine, as one worker sees it."""
 
     def __init__(self, path: Path, bytes_per_s: float) -> None:
-        """Open the shared file.
+        """Open the file that all workers of the machine share for this link.
 
         Arguments:
             path: the file, with the time at which each direction becomes free.

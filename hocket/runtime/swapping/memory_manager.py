@@ -43,7 +43,7 @@ class MemoryManager:
         pace_out: Pace | None = None,
         pace_in: Pace | None = None,
     ) -> None:
-        """Start without values.
+        """Create the memory manager, without values.
 
         Arguments:
             number: number of the device, for errors.

@@ -22,7 +22,7 @@ STATE = (ValueKind.WEIGHTS, ValueKind.OPTIMIZER)
 
 
 class ValueState(StrEnum):
-    """Location of a value."""
+    """Place of a swapped value: on the device, on the host, on both, on its way, or nowhere."""
 
     DEVICE = "on the device"
     HOST = "on the host"
@@ -69,14 +69,14 @@ class SwappedValue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value."""
+        """Bytes of the value, on the device as on the host."""
         return size_of(self.blank) if self.blank else sum(extent.nbytes for extent in self.extents)
 
     def turn(self, state: ValueState) -> None:
-        """Change the state.
+        """Change the state of the value.
 
         Raises:
-            InternalError: the change is not legal.
+            InternalError: a value in the present state cannot change to this one.
         """
         if state not in _NEXT[self.state] or (state is ValueState.INCOMING and self.inherited):
             why = ", and a later value uses its memory" if self.inherited else ""

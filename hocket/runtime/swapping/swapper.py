@@ -27,14 +27,16 @@ _HELD_UP = 0.02  # share of the slowest swaps that is left out
 
 
 class Swapper:
-    """Swapper of one device.
+    """Runs the swaps of one device, and keeps host copies from segment to segment.
+
+    A segment is one run of the program: prologue, some periods, epilogue.
 
     Attributes:
         memory: memory manager of the device.
     """
 
     def __init__(self, memory: MemoryManager, rests: bool) -> None:
-        """Start without values.
+        """Create the swapper, without values.
 
         Arguments:
             rests: True if weights and optimizer state stay on the host between segments.

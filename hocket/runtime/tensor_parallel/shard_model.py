@@ -61,7 +61,7 @@ class DeferredGroup:
         return self  # a copied model keeps its group
 
     def forget(self) -> None:
-        """Reset the counts."""
+        """Set the counts of collectives and bytes to zero."""
         self._counts.clear()
         self.bytes.clear()
 
@@ -102,7 +102,7 @@ class Division:
     """
 
     def __init__(self, whole: Job, split: TensorSplit, member: int) -> None:
-        """Divide a job.
+        """Cut the shard of one tensor-parallel rank from a job.
 
         The whole job is unchanged. The sharded model shares all tensors that are not divided with it.
 

@@ -54,7 +54,7 @@ class Gradients:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
 
     def begin(self, slot: WeightSlot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
-        """Prepare a backward.
+        """Prepare to receive the gradients of a backward.
 
         Arguments:
             slot: weights of the backward.

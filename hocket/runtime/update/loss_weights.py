@@ -1,7 +1,7 @@
 """Loss weights on one device, summed from microbatches to updates.
 
 Only a device that computes losses has loss weights. Every microbatch is counted once, even if its forward is
-recomputed.
+recomputed. A segment is one run of the program: prologue, some periods, epilogue.
 """
 
 from hocket.profiling.job.loss_weight import Batch, loss_weight
@@ -16,7 +16,7 @@ class LossWeights:
     """
 
     def __init__(self, rule: Rule, stream: Stream) -> None:
-        """Start without weights.
+        """Create the sums, without any microbatch.
 
         Arguments:
             rule: update rule of the program.

@@ -9,7 +9,7 @@ The optimizer is the user's. It has one permanent parameter per name. The parame
 the optimizer's state always belongs to the newest version.
 
 An in-place update bypasses autograd's version counters. With weight stashing no graph is alive at that time. The
-`naive` strategy relies on it: there, graphs in flight use the new weights (dissertation, section 2.4.3).
+`naive` strategy relies on it: there, graphs in flight use the new weights (Narayanan's dissertation, section 2.4.3).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,7 +252,7 @@ class StageWeights:
             masters = self._masters if self._apart else {}
             return found | {name: master.detach() for name, master in masters.items() if name not in self.buckets.runs}
         if gather is None:
-            raise InternalError("weights of which others have parts")
+            raise InternalError("whole weights were asked for, of which this device has only its shard")
         parts, found = iter(self._current.parts), {}
         for names, flat in self.buckets.sharded():
             memory = [torch.cat(gather(next(parts))) for _ in flat.sizes]
@@ -291,7 +291,7 @@ class StageWeights:
                 own[name][MASTER] = self._masters[name].detach()
         for names, flat in self.buckets.sharded():
             if gather is None:
-                raise InternalError("optimizer state of which others have parts")
+                raise InternalError("whole optimizer state was asked for, of which this device has only its shard")
             own.update(whole_state(names, flat, self.buckets.part, own, self._like[names[0]].device, gather))
         return own
 

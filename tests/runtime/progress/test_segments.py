@@ -76,5 +76,5 @@ def test_a_program_that_cannot_end_with_a_step() -> None:
 
     An odd prologue before even periods never gives whole steps of two.
     """
-    with pytest.raises(InputError, match="whole steps of 2"):
+    with pytest.raises(InputError, match="expected a number of periods with whole steps of 2 microbatches"):
         SegmentCounts(admitted=1, stride=2, microbatches=2).periods_for(3)

@@ -145,7 +145,8 @@ def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> 
     """
     whole, member, _ = profiles.values()
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
-    with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
+    said = r"again\.json: found a profile of one of 2 tensor-parallel ranks, as member\.json is"
+    with pytest.raises(InputError, match=said):
         search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, PlanRequest(8))
     other = measure_member(models.small_job("vgg", batch_size=2), 1, (1,), MeasureRequest(budget_s=0.0))
     with pytest.raises(InputError, match=r"other\.json: found a profile of another model"):

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class TransferError(Exception):
-    """A transfer failed: a rank was lost, or did not answer in time."""
+    """A transfer failed: another rank ended, or did not answer in time."""
 
 
 class MemberError(TransferError):
@@ -273,7 +273,7 @@ class Groups:
     @property
     def _members(self) -> EngineTensorGroup:
         if self._inside is None:
-            raise InternalError("members of a group of one")
+            raise InternalError("this worker is in no tensor-parallel group: the program has groups of one rank")
         return self._inside
 
     def _rank_of(self, peer: int) -> int:
@@ -282,9 +282,16 @@ class Groups:
 
 
 class _Gathering:
-    """Pending receive of a message in slices.
+    """Pending receive of a message between stages that arrives in slices, one for each rank (scatter/gather).
 
-    This rank's slice arrives, then all ranks of the tensor-parallel group gather all slices.
+    Each rank of this tensor-parallel group receives its slice from the sending stage. Then the ranks all-gather the
+    slices, so that every rank has the whole message.
+
+    Arguments:
+        arriving: pending receive of this rank's slice.
+        members: this tensor-parallel group.
+        memory: memory of the whole message; this rank's slice arrives in its place there.
+        rooms: byte range of each rank's slice in `memory`.
     """
 
     def __init__(
@@ -293,10 +300,10 @@ class _Gathering:
         self._arriving, self._members, self._memory, self._rooms = arriving, members, memory, rooms
 
     def wait(self) -> None:
-        """Wait for this rank's slice, then gather the slices of all ranks.
+        """Wait until this rank's slice has arrived, then all-gather the slices of the tensor-parallel group.
 
         Raises:
-            MemberError: another rank of this group was lost.
+            MemberError: another rank of this tensor-parallel group ended, or did not answer in time.
         """
         self._arriving.wait()
         try:

@@ -61,7 +61,7 @@ class _Sent(NamedTuple):
 
 @dataclass
 class _Lane:
-    """State of a lane.
+    """State of a lane of transfers.
 
     Attributes:
         cursor: position of the lane.
@@ -103,7 +103,7 @@ class _Arriving(NamedTuple):
 
 
 class Transfers:
-    """Transfers of one segment.
+    """Transfers of one segment: a run of prologue, some periods and epilogue.
 
     Calls come from the compute thread, and from the threads that the constructor starts. With waves (which send no
     messages) all compute lanes call. Swap lanes call as well.
