@@ -81,7 +81,7 @@ class LoadedPlan:
 
     @cached_property
     def shown_run(self) -> PlannedRun:
-        """`shown` on its devices.
+        """The part of the plan that is shown (`shown`), on the devices of its cluster.
 
         Devices of pipeline replicas that the excerpt leaves out are listed in `StageCut.beside`, because sharded state
         is divided among the replicas of the whole plan.

@@ -393,7 +393,7 @@ class Plan:
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "plan") -> "Plan":
-        """Read a plan strictly.
+        """Read a plan from YAML; unknown keys are refused.
 
         Raises:
             InputError: the text is not a plan, or it has unknown or missing keys, or values of wrong types or out
@@ -410,7 +410,11 @@ class Plan:
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
-        """Read a plan file."""
+        """Read a plan file (YAML).
+
+        Raises:
+            InputError: there is no such file, or its text is no valid plan.
+        """
         if Path(path).suffix == ".py":  # a job, whose first lines may happen to be valid YAML
             raise InputError(str(path), "a Python file", f"a plan ({FORMAT})", "Make one with `hocket plan`.")
         return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))

@@ -1,1 +1,1 @@
-"""Commands that measure: `profile`, `measure-overlap`, `measure-waves`, ..."""
+"""Commands that measure: `profile`, `calibrate`, `import`, `links`, `measure-overlap` and `measure-waves`."""

@@ -1,4 +1,7 @@
-"""`hocket measure-waves`: find the best number of waves by training."""
+"""`hocket measure-waves`: find the best number of waves by training.
+
+Waves are batches or microbatches that are on the same devices at shifted times (docs/explanation/wavelet.md).
+"""
 
 import sys
 from pathlib import Path

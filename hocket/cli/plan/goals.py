@@ -58,7 +58,7 @@ def goal_lines(planned: "Planned[Any]", equation_s: float | None = None) -> Iter
     """Yield sentences on the best plan: cost, training time and missed deadline.
 
     Arguments:
-        equation_s: training time by the dissertation's equation 4.4, in seconds; None to leave it out.
+        equation_s: training time by equation 4.4 of Narayanan's dissertation, in seconds; None to leave it out.
     """
     from hocket.util.units import show_days, show_number
 

@@ -36,7 +36,7 @@ class PlanPart:
     column: PipelineReplica | None = None
 
     def played(self, repeats: int | None = None) -> SimulationResult:
-        """Simulate the part.
+        """Simulate this part of the plan.
 
         Arguments:
             repeats: repetitions of the period; by default enough for a steady state.

@@ -71,12 +71,12 @@ class Amplification:
 
     @property
     def planned(self) -> float:
-        """Predicted amplification."""
+        """Predicted amplification: device-seconds of an iteration, relative to one device alone."""
         return self.planned_s / self.alone_s
 
     @property
     def text(self) -> str:
-        """Amplification in a sentence."""
+        """Sentence about the planned amplification, and the measured one if there is one."""
         spent = f"device-seconds of an iteration {show_seconds(self.planned_s)}"
         alone = f"one device alone {show_seconds(self.alone_s)}"
         if self.measured_s is None:

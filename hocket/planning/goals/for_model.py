@@ -24,9 +24,12 @@ from hocket.util.units import show_count
 
 
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
-    """Training seconds by equation 4.4 of Narayanan's dissertation.
+    """Seconds to train on all samples of the goal, by equation 4.4 of Narayanan's dissertation.
 
-    Operations per second of a device are taken from the best plan. None if the goal has no number of samples.
+    Operations per second of a device are taken from the best plan.
+
+    Returns:
+        None if the goal has no number of samples.
     """
     if planned.goal.samples is None:
         return None
@@ -109,19 +112,22 @@ class _Asks:
         return least
 
     def search(self, part: Subcluster, ceiling_s: float) -> tuple[SizedSearch, float] | None:
-        """Search like `search_sizes`.
+        """Search the layouts of the model on one sub-cluster, as `search_sizes` does.
+
+        Arguments:
+            ceiling_s: longest iteration that is of use, in seconds.
 
         Returns:
             The search result and the seconds of the best iteration; None if all plans are slower than the ceiling.
 
         Raises:
-            RefusedError: the requested tensor-parallel sizes or the model do not fit the sub-cluster.
+            RefusedError: no tensor-parallel size of the request divides the sub-cluster, or the model does not fit it.
         """
         fitting = tuple(width for width in self.request.tensors if fits(part.cluster, width))
         if self.request.tensors and not fitting:
-            raise RefusedError(
-                "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
-            )
+            widths = ", ".join(map(str, self.request.tensors))
+            expected = f"one that divides the {part.cluster.devices} devices of the sub-cluster into groups"
+            raise RefusedError("tensor", f"tensor-parallel sizes {widths}", expected)
         request = replace(self.request, tensors=fitting)
         try:
             found = search_sizes(self.model, part.cluster, request, ceiling_s=ceiling_s, like=self._last)

@@ -43,7 +43,7 @@ def plan_profile(
 
 
 class _Asks:
-    """Searches on sub-clusters.
+    """Search for the best plan of a profiled job on each sub-cluster (a `PartSearch`).
 
     A plan may leave devices of the sub-cluster unused; they are paid for nevertheless.
     """
@@ -66,9 +66,9 @@ class _Asks:
         """
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:
-            raise RefusedError(
-                "tensor", "no tensor-parallel groups of these sizes", "sizes that divide the sub-cluster"
-            )
+            widths = ", ".join(sorted({str(one.tensor) for one in self.profiles.values()}))
+            expected = f"one that divides the {part.cluster.devices} devices of the sub-cluster into groups"
+            raise RefusedError("tensor", f"profiles of the tensor-parallel sizes {widths}", expected)
         found = search_widths(fitting, part.cluster, self.request)
         order = sorted(found.candidates, key=lambda one: one.iteration_s > ceiling_s)
         found = replace(found, candidates=tuple(order))

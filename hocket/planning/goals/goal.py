@@ -113,8 +113,9 @@ def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per
 
 
 def equation_4_4_s(tokens: float, parameters: float, devices: int, flops_per_s: float) -> float:
-    """Training seconds by 8 T P / (n X), with recomputation (equation 4.2).
+    """Seconds to train on all tokens, with recomputation: 8 T P / (n X).
 
-    T: tokens. P: parameters. n: devices. X: operations per second of a device.
+    T: tokens. P: parameters. n: devices. X: floating-point operations per second of a device. The formula is equation
+    4.4 of Narayanan's dissertation, from equation 4.2.
     """
     return 8 * tokens * parameters / (devices * flops_per_s)

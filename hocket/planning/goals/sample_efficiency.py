@@ -103,7 +103,7 @@ class SampleCurve:
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "curve") -> "SampleCurve":
-        """Read a curve strictly.
+        """Read a curve from YAML; unknown keys are refused.
 
         Raises:
             InputError: unknown or missing keys, wrong values.

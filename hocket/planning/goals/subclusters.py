@@ -100,15 +100,15 @@ class PredictedPlan(Protocol):
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of a batch."""
+        """Predicted seconds of an iteration, which trains one batch."""
 
 
 class PartResult(Protocol):
-    """Result of one search."""
+    """Result of a search for the best plan on one sub-cluster."""
 
     @property
     def best(self) -> PredictedPlan:
-        """The best plan."""
+        """The best plan on the sub-cluster."""
 
     @property
     def written(self) -> PredictedPlan:

@@ -59,7 +59,7 @@ class Scaled:
 
     @property
     def seconds(self) -> float:
-        """Seconds to the accuracy."""
+        """Seconds of all iterations that it takes to reach the accuracy."""
         return self.iterations * self.iteration_s
 
     @property
@@ -227,7 +227,12 @@ def data_parallel(profile: ModelProfile) -> Iteration:
             if peak <= capacity:
                 return found.iteration_s
         needed = f"{show_bytes(peak)} a device, with microbatches of {size}"
-        raise RefusedError("memory", needed, f"at most {show_bytes(capacity)}")
+        raise RefusedError(
+            "memory",
+            needed,
+            f"at most {show_bytes(capacity)}, the memory of the smallest device",
+            "Use a smaller batch, or devices with more memory.",
+        )
 
     return iteration
 

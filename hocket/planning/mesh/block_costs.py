@@ -1,4 +1,4 @@
-"""Figures of an embedding, equal blocks and an output, at one microbatch size.
+"""Seconds and bytes of a model's embedding, equal blocks and output, at one microbatch size.
 
 The recompute cut (recompute_cut.py) uses them. Arrays have an entry for each recompute setting, device type and layer.
 Nothing is decided here.
@@ -12,7 +12,7 @@ from hocket.cost.compute import Columns
 
 
 class BlockFigures:
-    """Figures of layers at one microbatch size, by recompute setting ("way").
+    """Seconds and bytes of layers at one microbatch size, by recompute setting ("way").
 
     Attributes:
         layers_s: forward seconds and backward seconds of all layers, each of shape (ways, types, layers).
@@ -28,10 +28,10 @@ class BlockFigures:
     """
 
     def __init__(self, on: Sequence[Sequence[Columns]], samples: int) -> None:
-        """Collect the figures.
+        """Collect the seconds and bytes from the costs of a profile.
 
         Arguments:
-            on: figures by recompute setting and device type.
+            on: costs of the layers, by recompute setting and device type.
             samples: microbatch size.
         """
         columns = [own[0] for own in on]

@@ -12,7 +12,7 @@ from hocket.planning.mesh.placement import StagePlacement
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound of a layout.
+    """Lower bounds of a layout's iteration time and of its peak memory.
 
     Attributes:
         seconds: lower bound of an iteration's seconds.
@@ -26,7 +26,7 @@ class Bound:
 
     @property
     def fits(self) -> bool:
-        """True if the layout may fit."""
+        """True if the layout may fit: the lower bound of its bytes is within the device's memory."""
         return self.bytes <= self.room_bytes
 
 

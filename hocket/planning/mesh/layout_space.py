@@ -87,7 +87,11 @@ class LayoutSpace(MeshBounds):
 
     @cached_property
     def ends(self) -> list[Ends]:
-        """Balanced cuts of the model into 1, 2, ... stages."""
+        """Cuts of the model into stages of balanced compute time, by number of stages.
+
+        Entry k is for k + 1 stages, up to as many as the model has layers or places to cut. It gives the index of the
+        layer after each stage.
+        """
         return self._balancer.cuts(len(self.profile.layers))
 
     def meshes(self, batch_size: int) -> Iterator[ParallelLayout]:

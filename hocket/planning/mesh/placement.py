@@ -77,7 +77,11 @@ class StagePlacement:
         return self._of(seconds, np.max, -np.inf)
 
     def quickest(self, seconds: np.ndarray) -> np.ndarray:
-        """Seconds of each stage's fastest replica; arguments as `slowest`."""
+        """Seconds of each stage's fastest replica.
+
+        Arguments:
+            seconds: seconds of each stage on each device type, shape (types, stages).
+        """
         return self._of(seconds, np.min, np.inf)
 
     def _of(self, seconds: np.ndarray, which: Callable[..., Any], nothing: float) -> np.ndarray:
@@ -154,7 +158,7 @@ _CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
-    """Compute `StagePlacement.shared_s`."""
+    """Seconds that one byte of each stage's transfers keeps each shared link busy (`StagePlacement.shared_s`)."""
     found: dict[Resource, np.ndarray] = {}
 
     def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:

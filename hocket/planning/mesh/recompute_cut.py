@@ -219,7 +219,7 @@ class RecomputeCut(LayoutSpace):
         return PrefixTables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
 
     def figures(self, samples: int) -> BlockFigures:
-        """Figures of embedding, block and output at one microbatch size."""
+        """Seconds and bytes of embedding, block and output at one microbatch size; cached."""
         if samples not in self._figures:
             self._figures[samples] = BlockFigures([way.columns for way in self.ways], samples)
         return self._figures[samples]

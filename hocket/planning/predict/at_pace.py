@@ -33,9 +33,9 @@ def paced_iteration_s(plan: Plan, profile: ModelProfile, slower: Mapping[int, fl
     if not slower:
         return predict_iteration(plan, profile).iteration_s
     if min(slower.values()) <= 0:
-        raise InputError("slower", str(min(slower.values())), "> 0")
+        raise InputError("slower", str(min(slower.values())), "factors > 0")
     if plan.tensor > 1:
-        raise InputError("tensor", str(plan.tensor), "1")
+        raise InputError("tensor", str(plan.tensor), "1: ranks of a group cannot be slowed down one by one")
     common = min(slower.values())
     beyond = {d: factor / common for d, factor in slower.items() if not isclose(factor, common, rel_tol=_SAME)}
     if not beyond:

@@ -40,7 +40,7 @@ _ANY = Link(1.0)
 
 @dataclass(frozen=True)
 class RunFeedback:
-    """Measurements of one run.
+    """Measured and predicted figures of one run, and the correction of the profile that follows from them.
 
     Attributes:
         model: the profile's name.
@@ -143,7 +143,10 @@ def _first_digest(profile: ModelProfile) -> str:
 
 
 def beside(plan: Path) -> Path:
-    """Path of the feedback file of a plan, beside the plan file."""
+    """Path of the feedback file of a plan, in the plan's folder.
+
+    The file holds the measurements of the plan's newest run (`RunFeedback`).
+    """
     return plan.with_name(f"{plan.stem}{SUFFIX}")
 
 

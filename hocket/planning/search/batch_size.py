@@ -20,10 +20,10 @@ F = TypeVar("F", bound=PartResult)
 
 @dataclass(frozen=True)
 class Batches(Generic[F]):
-    """Planned batch sizes.
+    """Best plan over several batch sizes, with the value of each batch size.
 
     Attributes:
-        best: the chosen plan.
+        best: the chosen plan, of the best batch size.
         worth: by batch size, the value for the goal: samples per second, samples per dollar, or 1 / devices. None if
             no plan fits, or no sub-cluster serves the goal. Empty if only one batch size was planned.
     """

@@ -50,7 +50,7 @@ class _Waiting(Generic[Node]):
 
 
 class BranchAndBound(Generic[Node]):
-    """One search.
+    """One search by branch and bound, over the nodes of a `CandidateSource`.
 
     Attributes:
         left_out: number of nodes that were not promising.

@@ -63,7 +63,7 @@ class ProfiledCandidates:
         rebucket: Callable[[Plan], Rebucketed | None] = lambda plan: None,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
-        """Begin a search.
+        """Begin a search without candidates; `offer` adds the candidates of each strategy.
 
         Arguments:
             space, profile_path: search space of all candidates, and path of the profile as plans name it.
@@ -201,7 +201,11 @@ class ProfiledCandidates:
         return RefusalReason(text) if text else None
 
     def _used_s(self, name: str, candidate: Candidate, iteration_s: float, tolerance: Tolerance) -> float:
-        """Device-seconds of an iteration."""
+        """Device-seconds of an iteration of a candidate.
+
+        If its strategy leaves idle devices to other jobs, only busy seconds count. Otherwise all its devices count
+        for the whole iteration.
+        """
         if yields_idle(name):
             return tolerance.members * sum(active_s(trace_of_choice(self._space, name, candidate)).values())
         return held_s(candidate.stages, iteration_s, tolerance.members)

@@ -129,7 +129,7 @@ def _staying(
 
 
 class _Tried(NamedTuple):
-    """Result for one depth.
+    """Result of the search for a plan of a model of one depth (number of repeated blocks).
 
     Attributes:
         config: label of the candidate that is proved to fit; None if there is none.
@@ -237,7 +237,7 @@ def _swapped(
 
 
 def _largest(name: str, profile: ModelProfile, block: RepeatedBlock, times: int, config: str, limit: str) -> MaxDepth:
-    """Result of a strategy.
+    """Deepest model that a strategy can train, as a `MaxDepth`.
 
     Arguments:
         times: largest number of blocks that fits.

@@ -1,1 +1,1 @@
-"""Waves of batches (Wavelet): how many fit, and when they pay."""
+"""Waves (Wavelet): batches on the same devices at shifted times. How many fit, and when they pay."""

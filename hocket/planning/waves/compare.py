@@ -1,7 +1,7 @@
 """Compare a plan with and without waves: memory and computation over time.
 
-Without waves, all devices train on one batch together (gang scheduling). With waves, several batches are on the
-devices at shifted times.
+Without waves, all devices train on one batch together (gang scheduling). With waves, several batches (waves) are on
+the devices at shifted times.
 
 Rules of this file: everything is simulated. `reporting/plan_report/usage_panel.py` draws the result.
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.

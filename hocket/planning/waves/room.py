@@ -1,9 +1,12 @@
 """Determine how many waves of a job may run on its devices at once.
 
+Waves are batches that train at the same time on the same set of devices. Waves of data parallelism (strategy
+`tick_tock`) use each device at other moments, each with its own copy of the model. Waves of model parallelism (strategy
+`waves`) are microbatches that pass through the model's partitions, at any moment on different devices.
+
 Rules of this file: a first number follows from memory, compute and network that one wave leaves free, simulated or
 measured. Then the slowdown of this many waves is found by running or simulating them; if it is too large, one wave
-fewer is tried, and so on. Waves of data parallelism run on the same devices at other moments. Waves of model
-parallelism run at the same moments on other devices.
+fewer is tried, and so on.
 Source: Wavelet (Wang et al. 2021), section 3.1 and appendix B.2. The paper gives no formulas and no limits; those
 here are ours.
 """
@@ -40,7 +43,7 @@ TICK_TOCK = 2
 
 @dataclass(frozen=True)
 class Wave:
-    """One wave, and the cost of further waves.
+    """Use of the devices by one wave, from which the cost of further waves follows.
 
     Attributes:
         usage: memory and computation of every device over one iteration of one wave.
@@ -178,7 +181,7 @@ def decrease(
         InputError: `first` is below 1, or a single wave does not run.
     """
     if first < 1:
-        raise InputError("waves", str(first), ">= 1")
+        raise InputError("waves", str(first), "the number of waves to begin with, >= 1")
     alone_s = measure(1)
     if alone_s is None or not alone_s > 0:
         raise InputError("waves", "a single wave does not run", "a plan that runs with one wave")
@@ -217,12 +220,13 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
         again = dict.fromkeys(trace.devices, weights)
         return replace(found, again_bytes=again, sums_s=tuple((k + 1) * one_s for k in range(TICK_TOCK)))
     if plan.strategy != "model_parallel":
-        raise InputError("strategy", plan.strategy, "data_parallel or model_parallel, the strategies that waves extend")
+        expected = "data_parallel or model_parallel: only plans of these strategies can run in several waves at once"
+        raise InputError("strategy", plan.strategy, expected)
     if plan.microbatches != 1:
         raise InputError(
             "microbatch_size",
-            f"{plan.microbatch_size} of {plan.batch_size}",
-            "the batch size: each wave runs one microbatch",
+            f"{plan.microbatch_size}, with batch_size {plan.batch_size}",
+            f"{plan.batch_size}, the batch size: each wave runs one microbatch",
         )
     sums = []
     for waves in range(1, len(plan.stages) + 1):

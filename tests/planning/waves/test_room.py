@@ -253,7 +253,7 @@ def test_waves_are_added_to_what_has_one() -> None:
     profile = chain(4, device_type="v100-16gb")
     plan = straight(profile, batch_size=2)
     for other, said in (
-        (replace(plan, strategy="gpipe"), "data_parallel or model_parallel"),
+        (replace(plan, strategy="gpipe"), "data_parallel or model_parallel: only plans of these strategies can run"),
         (replace(plan, microbatch_size=1), "each wave runs one microbatch"),
     ):
         with pytest.raises(InputError, match=said):

@@ -62,7 +62,7 @@ class LayoutCandidates:
     """
 
     def __init__(self, ceiling_s: float, slack: float) -> None:
-        """Begin a search.
+        """Begin a search without layouts; `offer` and `offer_uncut` add them.
 
         Arguments:
             ceiling_s: layouts with a lower bound above it are not simulated.

@@ -47,7 +47,7 @@ class SimulatedLayout(SimulatedCandidate):
 
     @property
     def label(self) -> str:
-        """Label of the layout."""
+        """Name of the layout in tables, such as "p8 t8s d2 v3"."""
         return str(self.mesh)
 
     @property
