@@ -182,8 +182,8 @@ class ModelProfile:
                 raise InputError("compiled.ends", str(self.compiled.ends), f"all {len(self.layers)} layers")
             odd = [row for row in (*self.compiled.forward, *self.compiled.backward) if len(row) != len(sizes)]
             if odd:
-                found = f"{len(odd[0])} factors for a run of layers"
-                raise InputError("compiled", found, f"{len(sizes)}, one for each microbatch size")
+                told = f"{len(odd[0])} factors for a run of layers"
+                raise InputError("compiled", told, f"{len(sizes)}, one for each microbatch size")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -45,7 +45,7 @@ class Product:
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes read and written."""
+        """Bytes of device memory that the products read and write together."""
         if self.touched_bytes >= 0:
             return self.touched_bytes
         elements = self.rows * self.inner + self.inner * self.columns + self.rows * self.columns

@@ -102,7 +102,7 @@ class Transformer:
 
     @property
     def head(self) -> int:
-        """Size of one head."""
+        """Number of features of one attention head."""
         return self.hidden // self.heads
 
     def block_parameters(self, tensor: int = 1) -> float:

@@ -86,7 +86,7 @@ class _BlockSizes:
 
     @property
     def along(self) -> bool:
-        """True with sequence parallelism."""
+        """True if the ranks divide the sequence between tensor-parallel parts (sequence parallelism)."""
         return self.sequence_parallel and self.tensor > 1
 
     @property

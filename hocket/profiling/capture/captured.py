@@ -177,7 +177,7 @@ class Captured:
 
     @cached_property
     def tensor(self) -> dict[str, CapturedTensor]:
-        """Tensors by name."""
+        """Tensors between layers, by name."""
         return {tensor.name: tensor for tensor in self.tensors}
 
     def index_of(self, layer: str) -> int:

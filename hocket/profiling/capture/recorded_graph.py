@@ -23,7 +23,7 @@ class Ref:
 
 @dataclasses.dataclass
 class RecordedValue:
-    """One version of a tensor.
+    """One version of a tensor in a recorded forward pass; a change in place makes a new version.
 
     Attributes:
         kind: "batch", "parameter", "buffer", "node" (made by an operation) or "constant" (any other tensor).
@@ -65,7 +65,7 @@ class Context:
 
 @dataclasses.dataclass
 class RecordedOperation:
-    """One recorded operation.
+    """One operation of a recorded forward pass: a call of a torch function, or of a module that stays whole.
 
     Attributes:
         target: the function, or the path of a module.

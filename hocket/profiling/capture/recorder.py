@@ -323,11 +323,11 @@ class _Bound:
         return self.plain(self.module, *args, **kwargs)
 
     def parameters(self) -> Iterator[Tensor]:
-        """The module's parameters."""
+        """Parameters of the module that is called."""
         return self.module.parameters()
 
     def buffers(self) -> Iterator[Tensor]:
-        """The module's buffers."""
+        """Buffers of the module that is called."""
         return self.module.buffers()
 
 

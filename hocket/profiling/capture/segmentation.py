@@ -19,7 +19,7 @@ _FLOPS_PER_BYTE = 8.0
 
 @dataclass
 class LayerDraft:
-    """Draft of a layer.
+    """Operations that may become a layer, alone or joined with neighbours.
 
     Attributes:
         nodes: indices of its operations.

@@ -45,7 +45,7 @@ class Stage:
         share: bool = False,
         compile: str = "",
     ) -> None:
-        """Make a stage.
+        """Make a stage of consecutive layers.
 
         Arguments:
             layer_indices: indices of consecutive layers, ascending.

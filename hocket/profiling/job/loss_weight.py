@@ -77,7 +77,7 @@ def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
 
 
 def check_loss_weight(given: Any) -> None:
-    """Validate a `Job.loss_weight`.
+    """Refuse a value of `Job.loss_weight` that is none of the allowed kinds.
 
     Raises:
         InputError: the value is neither a function, nor "sum", nor None.

@@ -193,7 +193,7 @@ class NamedSchedule:
 
     @classmethod
     def read(cls, given: str | Mapping[str, Any]) -> "NamedSchedule":
-        """Parse a schedule.
+        """Read a named schedule from a job's `lr_schedule`.
 
         Arguments:
             given: a name, or a dictionary with `name` and arguments, such as {"name": "cosine", "steps": 1000}.
@@ -244,7 +244,7 @@ class NamedSchedule:
 
 
 def check_lr_schedule(given: Any) -> None:
-    """Validate a `Job.lr_schedule`.
+    """Refuse a value of `Job.lr_schedule` that is none of the allowed kinds, or has invalid arguments.
 
     Raises:
         InputError: the value is neither a function, nor several functions, nor a named schedule; or the arguments of a

@@ -22,7 +22,7 @@ from hocket.profiling.profile import ModelProfile
 
 @dataclass(frozen=True)
 class MeasuredSeconds:
-    """Seconds of one microbatch.
+    """Measured seconds of one microbatch: of each layer, and of the undivided model.
 
     Attributes:
         forward, backward: seconds by layer, shape (layers,).
@@ -59,7 +59,7 @@ class MeasuredSize:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Measurements of the optimizer.
+    """Measured bytes and seconds of an optimizer step.
 
     Attributes:
         state_bytes: bytes of optimizer state, by parameter name.

@@ -45,7 +45,7 @@ class MeasureRequest:
     compile: str = ""
 
     def tell(self, done: int, total: int, what: str) -> None:
-        """Report progress."""
+        """Call `progress`, if there is one, with finished steps, all steps, and the present step in words."""
         if self.progress is not None:
             self.progress(done, total, what)
 

@@ -26,7 +26,7 @@ LEAST, MOST = 2, 20  # iterations per round
 
 @dataclass
 class Times:
-    """Seconds of each iteration.
+    """Measured seconds of each timed iteration.
 
     `forward` and `backward` have one row per iteration and one column per layer.
 

@@ -36,7 +36,7 @@ class Marks:
         self.marks: list[float | torch.cuda.Event] = []
 
     def mark(self) -> None:
-        """Record a mark."""
+        """Record the present moment: of the clock on a CPU, of the stream on a CUDA device."""
         if self.device.type != "cuda":
             self.marks.append(self.clock())
             return
@@ -89,7 +89,7 @@ class WorkerCosts:
     """
 
     def __init__(self, captured: Captured, size: int, device: torch.device) -> None:
-        """Make a worker.
+        """Put the undivided model on the device, with leaves for its parameters.
 
         Arguments:
             captured: the job, captured for this microbatch size.

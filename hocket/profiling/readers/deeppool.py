@@ -100,7 +100,7 @@ def read(
 
 
 def _parse(path: str | Path) -> tuple[dict[LayerKey, list[Times]], list[LayerKey], bool]:
-    """Parse the file.
+    """Read all lines of a profile.
 
     Returns:
         For each layer key, times of each occurrence in a block, by batch size; the layers of the longest block, in

@@ -49,7 +49,7 @@ def read(
     device_type: str = "v100-16gb",
     optimizer_copies: float = 1.0,
 ) -> ModelProfile:
-    """Read one `graph.txt`.
+    """Read the profile in one `graph.txt`.
 
     Layers are in Kahn's order, with the smallest ready node number first.
 

@@ -213,13 +213,16 @@ class RowParallel:
 
 @dataclass(frozen=True)
 class SizeClaims:
-    """Shape that the inputs of a module report, in place of their real shape.
+    """Shape that a module reads from its inputs in place of their real shape.
+
+    An undivided module computes sizes from the shape of its input. On one rank it has fewer heads or features, so the
+    input reports fewer features; with sequence parallelism, a slice of the sequence reports the whole length.
 
     Attributes:
         features: size of the last dimension of the inputs concerned; other inputs report their real shape.
-        narrower: divisor of the reported last dimension.
-        along: division along the sequence. The reported length is that of the whole sequence. None to report the real
-            length.
+        narrower: the reported last dimension is the real one divided by this number.
+        along: division along the sequence, if the reported length is that of the whole sequence; None to report the
+            real length.
     """
 
     features: int
@@ -227,7 +230,7 @@ class SizeClaims:
     along: SequenceSlice | None = None
 
     def of(self, size: torch.Size) -> torch.Size:
-        """Return the reported shape for a real shape."""
+        """Return the shape that an input reports to the module, from its real shape on this rank."""
         found = [*size[:-1], size[-1] // self.narrower]
         if self.along is not None and len(found) > self.along.dim:
             found[self.along.dim] *= self.along.width

@@ -17,7 +17,7 @@ from hocket.util.schema import as_data, read_as
 
 @dataclass(frozen=True)
 class Cut:
-    """Division of one tensor.
+    """Division of one tensor along one dimension over the ranks of a group.
 
     Attributes:
         dim: index of the divided dimension.
@@ -211,7 +211,7 @@ class TensorSplit:
 
     @property
     def collectives(self) -> Collectives:
-        """Collectives of one microbatch."""
+        """Number of collectives of the group for one microbatch, in forward and backward."""
         found = Collectives(gathers=CollectiveCounts(1, 1)) * len(self.runs)
         if self.embedding is not None:
             found += Collectives(CollectiveCounts(1, 0))

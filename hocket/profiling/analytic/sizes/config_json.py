@@ -90,7 +90,7 @@ class _ConfigReader:
         return value
 
     def truth(self, key: str, default: bool) -> bool:
-        """Read a truth value."""
+        """Read a key that must be true or false; a missing key has the default."""
         value = self._config.get(key, default)
         if not isinstance(value, bool):
             raise InputError(f"{self._place}: {key}", repr(value)[:60], "true or false")

@@ -65,7 +65,8 @@ def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> Te
         reasons += [f"{paths[0]}.{path} {why}" for path, why in found.undivided.items()]
     if not blocks:
         found_ = "; ".join(reasons[:3]) or "no repeated module with two linear layers that runs once per forward"
-        raise RefusedError("model", found_, "transformer blocks: linear layers in pairs, side by side or in a row")
+        expected = "blocks with a linear layer that reads the results of other linear layers, as in a transformer"
+        raise RefusedError("model", found_, expected, "Without such blocks, train with a tensor-parallel size of 1.")
     split = TensorSplit(width, tuple(blocks))
     _refuse_ties(model, split)
     return split
@@ -79,7 +80,10 @@ def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
     for tied in names.values():
         if len(tied) > 1 and not divided.keys().isdisjoint(tied):
             raise RefusedError(
-                f"parameter {tied[0]}", f"shared with {tied[1]}", "no tied weights in layers that are divided"
+                f"parameter {tied[0]}",
+                f"a weight that is tied to {tied[1]}",
+                "no tied weights in layers that are divided",
+                "Untie the weights, or train with a tensor-parallel size of 1.",
             )
 
 
@@ -139,7 +143,7 @@ class _BlockSearch:
         dropout = any(part.draws for part in parts)
         if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width, dropout)):
             found_ = f"parts that are equal one by one, but not together: {problem.text}"
-            raise RefusedError(self.name, found_, "equal results")
+            raise RefusedError(self.name, found_, "the results of the undivided block")
         divided = cuts_in_block(self.block, tuple(parts))
         undivided = {
             name: reasons.get(_parent(name), "no linear layer that feeds another one, or reads one")

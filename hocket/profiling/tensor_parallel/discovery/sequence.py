@@ -51,6 +51,9 @@ def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: A
 class _Links:
     """Tensors that blocks pass to each other.
 
+    A leaf is a tensor or another value in the nested arguments or results of a block; leaves are numbered in pytree
+    order.
+
     Attributes:
         order: paths of blocks in execution order.
         into: for each block, the sources of its argument leaves: leaf number to (source block, number of its result).
@@ -71,7 +74,10 @@ class _Links:
 
 
 class _Outside(TorchFunctionMode):
-    """Mode that records which results of blocks are read outside of blocks."""
+    """Mode that records which tensors blocks pass to each other, and which of their results other code reads.
+
+    It is active during one run of the model; hooks call `begin` and `end` around each block.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,11 +91,16 @@ class _Outside(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def read(self, thing: Any) -> None:
-        """Record that these tensors are read outside of blocks."""
+        """Note results of blocks among these tensors: code outside of blocks reads them."""
         self.links.outside.update(self._made[id(x)] for _, x in flatten(thing) if id(x) in self._made)
 
     def begin(self, path: str, given: Any) -> None:
-        """Record the call of a block."""
+        """Note the start of a block's call, and which of its arguments are results of other blocks.
+
+        Arguments:
+            path: path of the block in the model.
+            given: positional and named arguments of the call.
+        """
         if not self.depth:
             self.links.order.append(path)
             found = {i: self._made[id(x)] for i, x in enumerate(tree_leaves(given)) if id(x) in self._made}
@@ -97,7 +108,12 @@ class _Outside(TorchFunctionMode):
         self.depth += 1
 
     def end(self, path: str, result: Any) -> None:
-        """Record the end of a block's call."""
+        """Note the end of a block's call, and the tensors that it returned.
+
+        Arguments:
+            path: path of the block in the model.
+            result: return value of the call.
+        """
         self.depth -= 1
         for i, x in enumerate(tree_leaves(result)):
             if isinstance(x, Tensor) and x.is_floating_point():

@@ -115,15 +115,21 @@ class _Seen(TorchFunctionMode):
         return result
 
     def called(self, *given: Any) -> None:
-        """Record the model's arguments."""
+        """Note the storages of the model's arguments, to recognize embeddings that look them up."""
         self._arguments.update(x.untyped_storage().data_ptr() for _, x in flatten(given))
 
     def begin(self, module: nn.Module) -> None:
-        """Record the start of a module's call."""
+        """Note that the call of an embedding or linear layer begins."""
         self._inside.append(module)
 
     def end(self, path: str, module: nn.Module, given: Any, made: Any) -> None:
-        """Record the end of a module's call."""
+        """Note the end of the call, and what the module did: a look-up of token ids, or a linear layer.
+
+        Arguments:
+            path: path of the module in the model.
+            given: positional arguments of the call.
+            made: return value of the call.
+        """
         self.calls[path] += 1
         self._note(path, module, given, made)
         self._inside.pop()
