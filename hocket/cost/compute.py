@@ -183,8 +183,10 @@ def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[st
     if not rates or not own or dtype not in rates or dtype not in own:
         raise InputError(
             "device type",
-            f"a profile measured on {profile_type!r}, and no {dtype} rate to convert it",
-            f"device types with known {dtype} rates",
-            "Measure the profile on the cluster's own device type, or describe both types under `types`.",
+            f"a profile measured on {profile_type!r}, and no {dtype} rate of this type or of the cluster's type, to "
+            "convert its times",
+            f"a known peak rate for {dtype} of both device types",
+            "Measure the profile on the cluster's own device type, or describe both types in the cluster file, under "
+            "`types`, with `flops_per_s`.",
         )
     return rates[dtype] / own[dtype]

@@ -32,7 +32,11 @@ Resource = tuple[str, int, int, int]
 
 
 class Sharing(IntEnum):
-    """Effect of a resource on the rate of its user. Capacity / load is at most 1."""
+    """Effect of a short resource on the rate of an instruction that uses it.
+
+    A resource is short if the loads of its users add up to more than its capacity; otherwise capacity / load counts
+    as 1.
+    """
 
     NOT = 0  # no effect; the user only adds to the load
     RATE = 1  # the smallest capacity / load of these resources is the rate
@@ -54,7 +58,7 @@ class Use(NamedTuple):
 
     @property
     def governed(self) -> bool:
-        """True if the resource affects the rate of the instruction."""
+        """True if the instruction runs slower when the resource is short."""
         return self.sharing is not Sharing.NOT
 
 
@@ -69,7 +73,7 @@ def compute_uses(cluster: Cluster, device: int) -> tuple[Use, ...]:
 
 
 def wave_use(device: int, share: float) -> Use:
-    """Use of a device by a compute instruction that other waves may run beside.
+    """Load that a compute instruction puts on its device, if the device computes for several waves at once.
 
     Arguments:
         share: share of the device that the instruction needs, 0 to 1.

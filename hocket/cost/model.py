@@ -1,6 +1,6 @@
 """CostModel: seconds and bytes of one plan's instructions on one cluster.
 
-The simulator uses no other source of costs.
+The simulator uses no other source of costs. Of several equal pipeline replicas (columns), it may simulate only one.
 """
 
 from collections.abc import Mapping
@@ -346,7 +346,7 @@ class CostModel:
         return parts * self.bytes_of(values, samples)
 
     def members(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        """Devices of a group, and the devices of other columns that take part as well."""
+        """Devices of a collective's group, with the devices of columns that are not simulated."""
         return tuple(sorted({*group, *(other for device in group for other in self._beside.get(device, ()))}))
 
     @cached_property

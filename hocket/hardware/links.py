@@ -29,7 +29,7 @@ _KINDS = (POINT_TO_POINT, ALL_REDUCE, MEMBERS)
 
 @dataclass(frozen=True)
 class LinkSample:
-    """One measured transfer.
+    """One measured message or all-reduce.
 
     Attributes:
         level: index of the level with the link.
@@ -88,11 +88,13 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     if sizes.shape != times.shape or sizes.ndim != 1 or len(np.unique(sizes)) < 2:
         raise InputError(
             "link samples",
-            f"{sizes.shape} sizes and {times.shape} times",
-            "one time for each size, and at least two sizes",
+            f"{sizes.size} sizes, of which {len(np.unique(sizes))} differ, and {times.size} times",
+            "one time for each size, and at least two different sizes",
         )
     if not (np.all(np.isfinite(times)) and np.all(times > 0) and np.all(np.isfinite(sizes)) and np.all(sizes >= 0)):
-        raise InputError("link samples", "a time of 0 or less, or a negative size", "measured times")
+        wrong = ~(np.isfinite(times) & (times > 0) & np.isfinite(sizes) & (sizes >= 0))
+        found = f"{times[wrong][0]:g} s for {sizes[wrong][0]:g} bytes"
+        raise InputError("link samples", found, "finite times above 0 s, and sizes of 0 bytes or more")
     least = sizes.min()
     latency_s, per_byte_s = _line(sizes, times)
     while not _meets_the_largest(sizes, times, latency_s, per_byte_s) and len(np.unique(sizes[sizes >= least])) > 2:
@@ -103,7 +105,7 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
         raise InputError(
             "link samples",
             "times that do not grow with the message size",
-            "growing times",
+            "longer times for larger messages",
             "Measure larger messages, or measure on an idle machine.",
         )
     relative = np.abs(latency_s + per_byte_s * sizes - times) / times

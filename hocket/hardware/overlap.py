@@ -128,10 +128,7 @@ class OverlapModel:
         return replace(self, workers=workers)
 
     def without_contention(self) -> "OverlapModel":
-        """The model without contention.
-
-        Computation and communication run as if each had the device alone.
-        """
+        """Copy of the model in which computation and communication do not slow each other down."""
         return replace(self, kept=1.0, taken=0.0, beside=self.alone, beside_latency_s=None)
 
     def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":

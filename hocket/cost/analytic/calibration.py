@@ -62,13 +62,14 @@ class Calibration:
                     raise InputError(f"{place}.{kind}".rstrip("."), str(factor), f"a factor from 0 to {_MOST:.0e}")
 
     def check(self, device: DeviceType) -> None:
-        """Refuse a device type that differs from the measured one.
+        """Refuse a device type other than the one that the factors were measured on.
 
         Raises:
-            InputError: it differs.
+            InputError: `device` is another type.
         """
         if device.name != self.device_type:
-            raise InputError("calibration", f"factors of {self.device_type}", f"factors of {device.name}")
+            step = f"Calibrate {device.name} with `hocket calibrate`, or leave the calibration out."
+            raise InputError("calibration", f"factors of {self.device_type}", f"factors of {device.name}", step)
 
     def to_yaml(self) -> str:
         """Convert the calibration to text; `from_yaml` is the inverse."""
@@ -76,7 +77,7 @@ class Calibration:
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "calibration") -> "Calibration":
-        """Read a calibration strictly.
+        """Read a calibration from YAML; unknown keys are refused.
 
         Raises:
             InputError: unknown or missing keys, or wrong values.
@@ -93,7 +94,11 @@ class Calibration:
 
     @classmethod
     def read(cls, path: str | Path) -> "Calibration":
-        """Read a calibration file."""
+        """Read a calibration file (YAML).
+
+        Raises:
+            InputError: there is no such file, or its text is no valid calibration.
+        """
         return cls.from_yaml(read_bytes(path, 2**16), str(path))
 
 
@@ -142,7 +147,8 @@ def learned(sketch: Sketch, measured: ModelProfile, device: DeviceType) -> Calib
             "calibrate", f"a profile of another model ({measured.name})", f"one of this job ({plain.name})"
         )
     if [x.name for x in measured.layers] != [x.name for x in plain.layers]:
-        raise InputError("calibrate", "a profile with other layers", "a profile measured by this version of hocket")
+        expected = "a profile measured by this version of hocket"
+        raise InputError("calibrate", "a profile with other layers", expected, "Profile the job again.")
     if measured.microbatch_sizes != plain.microbatch_sizes:
         raise InputError("calibrate", f"microbatch sizes {measured.microbatch_sizes}", f"{plain.microbatch_sizes}")
     if measured.device_type != device.name:

@@ -44,12 +44,16 @@ class Background:
     memory_bytes: float = 0.0
 
     def __post_init__(self) -> None:
+        place = f"background job {self.name}"
         if not self.samples > 0:
-            raise InputError("background: samples", str(self.samples), ">= 1 sample in a step")
+            raise InputError(f"{place}: samples", str(self.samples), "samples of one training step, > 0")
         if not self.launches or min(launch.seconds for launch in self.launches) <= 0:
-            raise InputError("background: launches", "no launches, or a launch of 0 s", "seconds of each")
-        if not all(0 < launch.demand <= 1 for launch in self.launches):
-            raise InputError("background: launches", "a demand outside 0 to 1", "more than 0, at most 1")
+            found = f"{min(launch.seconds for launch in self.launches):g} s" if self.launches else "none"
+            raise InputError(f"{place}: launches", found, "at least one launch, each of more than 0 s")
+        wrong = [launch.demand for launch in self.launches if not 0 < launch.demand <= 1]
+        if wrong:
+            expected = "a share of the device, more than 0 and at most 1"
+            raise InputError(f"{place}: demand of a launch", f"{wrong[0]:g}", expected)
 
     @classmethod
     def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":

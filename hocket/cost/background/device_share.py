@@ -47,11 +47,11 @@ class LayerCosts(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """Devices and their types."""
+        """Cluster that the plan runs on: devices with their types."""
 
     @property
     def cuts(self) -> Sequence[StageCut]:
-        """The stages."""
+        """Stages of the plan: their layers and devices."""
 
     @property
     def samples(self) -> Sequence[int]:

@@ -1,4 +1,7 @@
-"""Fit of an `OverlapModel` to measured overlap of computation and all-reduces.
+"""Fit of an `OverlapModel` (hardware/overlap.py) to measured overlap of computation and all-reduces.
+
+Computation and all-reduces that run at the same time slow each other down. "Beside" means at the same time as the other
+kind of task, "apart" or "alone" without it. Communication threads are the threads that move an all-reduce.
 
 Rules of this file: errors are relative to the measured times, so that short and long tasks weigh the same. Startup and
 rates of all-reduces are fitted first, with one rate for each number of communication threads; then the curve through
@@ -23,7 +26,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Computed(NamedTuple):
-    """One measured computation.
+    """One computation, such as a backward, as it was measured beside all-reduces.
 
     Attributes:
         beside_s: seconds in which all-reduces ran at the same time, by number of communication threads.
@@ -37,7 +40,7 @@ class Computed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """One measured all-reduce.
+    """One all-reduce, as it was measured: partly or never beside computation.
 
     Attributes:
         threads: number of communication threads.
@@ -65,7 +68,8 @@ class Fitted(NamedTuple):
 
     Attributes:
         model: the fitted model.
-        computed_error: error of the work that computations do in their measured time.
+        computed_error: error of the share of a computation that is done in its measured time, beside all-reduces; the
+            measured share is 1.
         beside_error: error of the seconds of all-reduces beside computation.
         alone_error: error of the seconds of all-reduces alone.
     """
@@ -98,8 +102,10 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     _enough(counts)
     figures = [(r, seconds) for one in computed for r, seconds in (*one.beside_s.items(), (1, one.alone_s))]
     figures += [(one.threads, one.beside_s + one.apart_s) for one in moved]
-    if not all(threads >= 1 and seconds > 0 for threads, seconds in figures):
-        raise InputError("measurements", "a time or thread count of 0 or less", "times and thread counts above 0")
+    wrong = [(threads, seconds) for threads, seconds in figures if threads < 1 or not seconds > 0]
+    if wrong:
+        found = f"{wrong[0][0]} communication threads" if wrong[0][0] < 1 else f"a time of {wrong[0][1]:g} s"
+        raise InputError("measurements", found, "at least one communication thread, and times above 0 s")
     kept, taken = _share(computed)
     hops, carried = 2 * (workers - 1), 2 * (workers - 1) / workers
     startup_s, rates = _rates(alone_ones, carried, "alone")
@@ -164,15 +170,18 @@ def _done(one: Computed, model: OverlapModel) -> float:
 
 
 def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
-    """Fit seconds of startup, and bytes per second by number of communication threads.
+    """Fit the startup and the rates of all-reduces, so that no rate is negative.
 
-    If the all-reduces with one thread count do not take longer for more bytes, they are fitted together with the
-    all-reduces of the nearest other thread count.
+    If the all-reduces with one number of threads do not take longer for more bytes, they are fitted together with the
+    all-reduces of the nearest other number of threads.
 
     Arguments:
         moved: all-reduces beside computation, or all-reduces alone.
         carried: bytes that each worker sends per byte of gradients.
         what: "beside computation" or "alone", for error messages.
+
+    Returns:
+        One startup in seconds for all, and bytes per second by number of communication threads.
 
     Raises:
         InputError: even all all-reduces together do not take longer for more bytes, or all have the same size.
@@ -193,12 +202,16 @@ def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, d
 
 
 def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, float]]:
-    """Fit seconds of startup, and seconds per byte by number of communication threads.
+    """Fit the times of all-reduces by a line for each number of communication threads.
 
-    Seconds per byte may be negative.
+    The lines have one startup in common. They are fitted by least squares of relative errors.
 
     Arguments:
         carried: bytes that each worker sends per byte of gradients.
+
+    Returns:
+        Startup in seconds, 0 or more; seconds per byte sent, by number of communication threads. These may be negative
+            because of noise, and `_rates` then fits again.
 
     Raises:
         InputError: all all-reduces have the same size.
@@ -212,7 +225,7 @@ def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, flo
     scale = np.abs(table).max(axis=0)
     found, _, rank, _ = np.linalg.lstsq(table / scale, np.ones(len(moved)), rcond=None)
     if rank < table.shape[1]:
-        raise InputError("measurements", "all-reduces of one size only", "several sizes")
+        raise InputError("measurements", "all-reduces of one size only", "all-reduces of several sizes", _LONGER)
     if found[0] < 0:  # the startup is too short to be measured
         found[0] = 0.0
         found[1:] = np.linalg.lstsq((table / scale)[:, 1:], np.ones(len(moved)), rcond=None)[0]
