@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of instructions.
+    """Operation of an instruction, such as a forward or a send.
 
     A new kind needs a good reason. `norm` had one: between the sums of gradients and the step, the norm over all
     stages must be computed.
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 class ValueKind(StrEnum):
-    """Kind of a value.
+    """Content of a value, such as weights or an activation.
 
     Each comment says what the value is, and after the colon what its `index` and its `part` are (-: it has no part).
     """

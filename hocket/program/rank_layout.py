@@ -46,7 +46,7 @@ class RankLayout:
 
     @property
     def batch_size(self) -> int:
-        """Samples of one batch."""
+        """Number of samples of one batch, over all replicas."""
         return self.batches.batch_size
 
     def budgets(self, device: int) -> tuple[float, float]:

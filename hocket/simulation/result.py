@@ -46,7 +46,7 @@ class SimulationResult:
 
     @property
     def instructions(self) -> int:
-        """Number of simulated instructions."""
+        """Number of instructions that the run executed, over all devices."""
         return self.layout.skeleton.counts(self.layout.repeats)
 
     @property

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     position: int
 
     def instruction(self, program: Program) -> Instruction:
-        """Instruction at this place."""
+        """Instruction of a program at this place."""
         found: Instruction = getattr(program, self.part)[self.device, self.lane][self.position]
         return found
 

@@ -5,7 +5,8 @@ value that it reads is freed. So if every reader of a value is ordered before th
 interleavings reach the same end, and running one of them proves all.
 
 Two instructions are ordered if a path leads from one to the other through lanes, values and rendezvous. Paths are
-searched inside one part only. Parts are shifted copies of each other, so a path found there exists in every repetition.
+searched inside one part of the run only (prologue, one period, epilogue). Periods are shifted copies of each other, so
+a path found in one exists in every repetition.
 """
 
 from collections import deque
@@ -227,7 +228,15 @@ class Untimed:
         )
 
     def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
-        """True if a path in this part orders `reader`, an event of a lane, before `event`."""
+        """True if one event comes before another in every legal timing.
+
+        That is so if a path leads from one to the other inside the current part of the run.
+
+        Arguments:
+            lane: a lane of `reader`.
+            reader: the event that must be first.
+            event: the later event, in any lane.
+        """
         least = max(reader, self.part_start)
         seen: set[int] = set()
         todo = [e for e in self.before[event] if e >= least]

@@ -1,7 +1,8 @@
-"""Tasks to compute instructions.
+"""Expansion of a device's tasks to compute instructions.
 
-Each task becomes the instructions of its kind; recomputation becomes a forward. The steps of a device follow the order
-of its stages. If gradients are clipped, the norm comes before the first step.
+A task is an entry of a device's compute order (tasks.py). Each task becomes the instructions of its kind; recomputation
+becomes a forward. The steps of a device follow the order of its stages. If gradients are clipped, the norm comes before
+the first step.
 """
 
 from hocket.program.instruction import Instruction, Kind, ValueKind

@@ -50,7 +50,7 @@ def draw(
     mark: Place | None = None,
     what: str = "device",
 ) -> str:
-    """Draw a program.
+    """Draw a program as a staircase diagram: a row for each device, a column for each time slot.
 
     Arguments:
         repeats: repetitions of the period to draw.

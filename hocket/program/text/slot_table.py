@@ -35,7 +35,7 @@ class SlotTable:
 
 
 class SlotLabels:
-    """Labels of slots.
+    """Labels of instructions in a staircase diagram.
 
     Examples: F3, B3, R3 (recomputed forward), F4-7 (merged microbatches). Letters 'a', 'b', ... are added if devices
     have several stages.

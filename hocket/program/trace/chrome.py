@@ -43,10 +43,10 @@ def save_trace(trace: Trace, path: str | Path) -> None:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a trace file.
+    """Read a trace from a file that `save_trace` wrote.
 
     Raises:
-        InputError: see `parse_trace`.
+        InputError: there is no such file, or `parse_trace` refuses its text.
     """
     return parse_trace(read_bytes(path), str(path))
 

@@ -25,7 +25,10 @@ REACHED = 0.5  # share of an iteration that must have memory records: each devic
 
 
 class InstructionUsage(Protocol):
-    """Device use of a forward or backward while it runs, in consecutive pieces."""
+    """Memory and compute that a forward or backward uses on its device while it runs.
+
+    The time of the instruction is divided into consecutive pieces.
+    """
 
     @property
     def until(self) -> np.ndarray:
@@ -41,9 +44,9 @@ class InstructionUsage(Protocol):
 
 
 Known = Mapping[tuple[Kind, int, bool], InstructionUsage]
-"""Device use inside instructions, by kind, stage, and True for recomputation.
+"""Memory and compute used while instructions run, by kind, stage, and True for recomputation.
 
-A missing instruction needs the whole device and the recorded memory.
+An instruction that is missing here counts with the whole device and the recorded memory.
 """
 
 
@@ -97,10 +100,10 @@ class Usage:
 def usage(
     trace: Trace, known: Known | None = None, columns: int = COLUMNS, span: tuple[float, float] | None = None
 ) -> Usage:
-    """Device use in a span of a trace.
+    """Memory and compute that each device uses in a span of a trace.
 
     Arguments:
-        known: device use inside forwards and backwards; empty for a measured trace.
+        known: memory and compute used while forwards and backwards run; empty for a measured trace.
         columns: number of equal time intervals of the result.
         span: start and end in seconds. By default, the iteration of the later half with the length closest to the
             median (the last of these); the whole trace if it has no two updates.
@@ -167,7 +170,11 @@ def _key(trace: Trace, event: int) -> tuple[Kind, int, bool]:
 
 
 def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int, list[_Run]]:
-    """Events with known device use that run in a time span, by device."""
+    """Events of a trace that overlap a time span and have an entry in `known`, by device.
+
+    Returns:
+        Start and end of each whole event in seconds, and its `InstructionUsage`.
+    """
     found: dict[int, list[_Run]] = {}
     inside = np.isin(trace.kind, _COMPUTES) & (trace.start_s < end_s) & (trace.end_s > start_s)
     for event in np.flatnonzero(inside).tolist() if known else ():
@@ -179,7 +186,7 @@ def _runs(trace: Trace, known: Known, start_s: float, end_s: float) -> dict[int,
 
 
 def _finer(series: tuple[np.ndarray, np.ndarray], runs: Sequence[_Run]) -> tuple[np.ndarray, np.ndarray]:
-    """A device's record of memory, refined by the known use inside some events.
+    """A device's record of memory, refined by the known memory inside some events.
 
     Arguments:
         series: moments in seconds, and bytes held from each on.

@@ -22,7 +22,7 @@ from hocket.simulation.result import SimulationResult
 from hocket.simulation.steady_state import steady_state
 
 MOST_DEVICES = 32
-_Row = tuple[ProgramPart, int, int, int]
+_Row = tuple[ProgramPart, int, int, int]  # one backward: see `_backwards`
 _Rows = dict[tuple[int, int], list[_Row]]
 _BACKWARD = KINDS.index(Kind.BACKWARD)
 
@@ -107,10 +107,11 @@ def _cut(outcome: SimulationResult, rows: _Rows, device: int, update: int) -> Su
 
 
 def _backwards(outcome: SimulationResult) -> _Rows:
-    """Backwards of a run's program, by device and stage.
+    """Backwards of a run's program, by (device, stage).
 
     Returns:
-        Part of the program, first and last node in the part, and microbatch of each backward.
+        One tuple for each backward: the part of the program with it (prologue, period or epilogue), the numbers of its
+            first and last node in this part, and its microbatch.
     """
     skeleton = outcome.layout.skeleton
     found: _Rows = {}

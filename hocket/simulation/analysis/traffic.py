@@ -33,7 +33,7 @@ class Traffic:
     swapped_bytes: float
 
     def between(self) -> dict[Pair, float]:
-        """Bytes of messages and collectives together, by pair of devices, ascending."""
+        """Bytes of messages and collectives together, by pair of devices in ascending order of the pairs."""
         pairs = sorted(self.messages.keys() | self.collectives.keys())
         return {pair: self.messages.get(pair, 0.0) + self.collectives.get(pair, 0.0) for pair in pairs}
 
@@ -80,7 +80,7 @@ def traffic_of(outcome: SimulationResult, members: int = 1, slices: bool = False
 
 
 def by_level(cluster: Cluster, between: Mapping[Pair, float]) -> dict[str, float]:
-    """Bytes by name of the cluster's level that they cross.
+    """Bytes that cross each level of the cluster, by name of the level; a pair counts at its innermost common level.
 
     Arguments:
         between: bytes by pair of devices.
@@ -92,5 +92,5 @@ def by_level(cluster: Cluster, between: Mapping[Pair, float]) -> dict[str, float
 
 
 def by_name(between: Mapping[Pair, float]) -> dict[str, float]:
-    """Bytes by pair of devices, with pairs as text "source>target", ascending."""
+    """Convert bytes by pair of devices: each pair becomes a text "source>target", in order of the device numbers."""
     return {f"{source}>{target}": size for (source, target), size in sorted(between.items())}

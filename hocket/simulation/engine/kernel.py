@@ -170,11 +170,11 @@ def retime(
 
 
 def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> tuple[int, int]:
-    """Template and repetition of a node.
+    """Number of a node's template, and the repetition of the period that the node is in.
 
-    Nodes are numbered in the order prologue, repetitions of the period, epilogue. Templates are numbered in the order
-    prologue, one period, epilogue. The repetition is 0 for nodes of the prologue and `repeats` for nodes of the
-    epilogue.
+    A template stands for the same node in all repetitions. Nodes are numbered in the order prologue, repetitions of the
+    period, epilogue. Templates are numbered in the order prologue, one period, epilogue. The repetition is 0 for nodes
+    of the prologue and `repeats` for nodes of the epilogue.
 
     Arguments:
         n: number of the node.

@@ -54,7 +54,7 @@ class Skeleton:
 
 
 def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
-    """Lower a program.
+    """Lower a program: turn its instructions into nodes, and add the edges between them.
 
     Arguments:
         repeats: number of repetitions of the period that the result is for; None for any number of at least

@@ -117,7 +117,7 @@ class IrregularError(Exception):
 
 
 class Nodes:
-    """Nodes of a program.
+    """Nodes of a program that is lowered, without the edges between them.
 
     Attributes:
         number: number of each lane.

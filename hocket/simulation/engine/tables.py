@@ -27,7 +27,7 @@ class NodeLayout:
     Attributes:
         skeleton: the lowered program.
         repeats: repetitions of the period; 0 if the lowered program is the whole run unrolled.
-        asked: requested repetitions of the period.
+        asked: repetitions of the period that the caller of the simulation gave.
     """
 
     program: Program

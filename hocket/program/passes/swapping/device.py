@@ -28,13 +28,11 @@ _LESS = "Use smaller stages or microbatches, or give the device more memory."
 
 
 class TooFewBytes(RefusedError):
-    """One operation needs more bytes than the device's memory limit.
-
-    The error stays inside the passes, which may retry.
+    """The device's memory limit has too few bytes for one operation.
 
     Attributes:
         device: number of the device.
-        bytes: missing bytes.
+        bytes: bytes that the limit lacks.
     """
 
     def __init__(self, device: int, missing_bytes: float, found: str) -> None:
@@ -43,7 +41,7 @@ class TooFewBytes(RefusedError):
 
 
 class SwappedDevice:
-    """Compute lane of one device, with swaps. Values here have no copy number.
+    """Compute lane of one device, with swaps. Values in this class have no copy number.
 
     An operation is a group of instructions of the compute lane (operations.py), given by its number.
     """

@@ -86,7 +86,8 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
     raise RefusedError(
         f"swap.device_bytes of device {device}",
         f"{show_bytes(budgets[device])}, but with every possible swap up to {show_bytes(excess)} more may be resident "
-        "at once; use smaller stages or microbatches, or prefetch less",
+        "at once",
+        next_step="Use smaller stages or microbatches, or prefetch less.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Memory budget of one device while its program is written.
+"""Memory budget of one device: bytes in use, counted while the device's program is written.
 
 Rules of this file: how much is used, how much may be added, and which bytes are being swapped out; not which values
 these bytes belong to.
@@ -43,7 +43,7 @@ class MemoryBudget:
         return most
 
     def total(self, values: Iterable[Value]) -> float:
-        """Bytes of several values."""
+        """Bytes of several values on the device, added up."""
         return sum(map(self.size, values))
 
     def over(self, extra: float) -> float:
@@ -63,11 +63,11 @@ class MemoryBudget:
         return self.over(extra) <= 0
 
     def take(self, size: float) -> None:
-        """Add used bytes."""
+        """Count bytes as used from now on."""
         self._level += size
 
     def give(self, size: float) -> None:
-        """Free used bytes."""
+        """Count bytes as free again that `take` has counted as used."""
         self._level -= size
 
     def leaving(self, item: int, size: float) -> None:
