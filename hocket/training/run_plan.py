@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Plan of a run.
+    """Plan that a run trains with, and its profile if it is needed.
 
     Attributes:
         plan: the plan as written.

@@ -22,10 +22,12 @@ def names(package: str) -> tuple[str, ...]:
 
 
 def load(package: str, name: str, what: str) -> ModuleType:
-    """Import one member by name.
+    """Import the module of one member.
 
     Arguments:
-        what: place that the error names, such as "strategy".
+        package: package that contains the member, such as "hocket.strategies.schedules".
+        name: name of the member.
+        what: kind of the members, such as "strategy": the place in the error message.
 
     Raises:
         InputError: no member has this name; the message lists all members and suggests the nearest one.

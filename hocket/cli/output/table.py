@@ -40,7 +40,7 @@ def print_table(
     Arguments:
         right: indices of the columns of numbers, which are aligned to the right and never broken.
         drop: indices of the columns to leave out, in this order, until the rest fits. If the table is still too wide,
-            the widest text columns are folded.
+            texts in the widest text columns are folded: broken into several lines.
         width: line width in characters; `line_width()` by default.
 
     Returns:
@@ -109,7 +109,7 @@ def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = 
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Choose one unit of time for a column; return it, and each value formatted.
+    """Choose one unit of time for a column; return the unit, and each value formatted without unit.
 
     The unit is that of the median. Values that are nan or infinite become '-'.
 
@@ -120,7 +120,7 @@ def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
 
 
 def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
-    """Choose one unit of bytes for a column; return it, and each value formatted.
+    """Choose one unit of bytes for a column; return the unit, and each value formatted without unit.
 
     The unit is that of the median. Values that are nan or infinite become '-'.
 
@@ -173,7 +173,7 @@ def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], 
         width: line width in cells.
 
     Returns:
-        Width of each column.
+        Width of every column in character cells. Columns that are not printed keep their natural width.
     """
     widths = list(natural)
     while _total(widths, shown, gap) > width:

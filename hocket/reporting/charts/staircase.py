@@ -192,7 +192,7 @@ def _class(family: str) -> str:
 
 @dataclass(frozen=True)
 class _StaircaseFrame:
-    """Axes of the drawing.
+    """Scales of the axes of a staircase chart.
 
     Attributes:
         span_s: seconds at the right end of the time axis.

@@ -1,4 +1,4 @@
-"""Allocation over time, as in figures 5.12 and 5.13 of the dissertation (Gavel).
+"""Allocation over time, as in figures 5.12 and 5.13 of Narayanan's dissertation (Gavel).
 
 If there are few jobs, each band is a job, with the colour of its entity (owner). Otherwise each band is a worker type.
 """

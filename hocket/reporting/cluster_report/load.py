@@ -1,4 +1,6 @@
-"""Report of average JCT against load, as in the dissertation's figure 5.9 (Gavel).
+"""Report of average JCT against load, as in figure 5.9 of Narayanan's dissertation (Gavel).
+
+JCT is a job's completion time: the seconds from its arrival to its end.
 
 The first chart has a line per policy and a point per rate (figure 5.9a). The second chart has CDFs at one rate (figure
 5.9b).

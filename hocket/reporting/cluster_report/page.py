@@ -66,7 +66,7 @@ def cluster_report_html(runs: Sequence[tuple[str, ClusterRun]], first: int = 0, 
         InputError: no runs.
     """
     if not runs:
-        raise InputError("cluster report: runs", "none", "one or more", "simulate a policy first")
+        raise InputError("cluster report: runs", "none", "one or more", "Simulate a policy first.")
     end_s = max(max(run.ended_s for _, run in runs), 1.0)
     policies = [_Policy(name, run, line_look(k), edges_of(run, end_s)) for k, (name, run) in enumerate(runs)]
     summaries = [summary(run, first, last) for _, run in runs]

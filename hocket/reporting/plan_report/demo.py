@@ -75,7 +75,7 @@ def demo_html(
     *,
     log_loss: bool = False,
 ) -> str:
-    """Build the demo's report.
+    """Build the report of `hocket demo`: a row and a loss curve for each strategy, and timelines of the fastest plan.
 
     Arguments:
         losses: loss of each step, by strategy.

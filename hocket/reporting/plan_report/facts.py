@@ -30,7 +30,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """Table of texts in a report.
 
     Attributes:
         right: indices of the columns of numbers, which are aligned to the right.

@@ -26,7 +26,7 @@ def name_of(stage: int, bucket: int, several: bool) -> str:
 
 
 def gain_word(gain_s: float) -> str:
-    """Return "gained" or "lost"."""
+    """Return the verb for a gain in seconds: "gained" above 0, else "lost"."""
     return "gained" if gain_s > 0 else "lost"
 
 

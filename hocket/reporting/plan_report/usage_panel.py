@@ -30,7 +30,7 @@ _MEMORY, _COMPUTE, _BETWEEN, _ROW = 56.0, 30.0, 5.0, 112.0
 
 @dataclass(frozen=True)
 class UsagePanel:
-    """Section on device use.
+    """Section of a report on memory and compute of the devices over one iteration.
 
     Attributes:
         titles: titles of the columns.

@@ -14,7 +14,7 @@ from hocket.strategies.burst.search import BurstSearch
 
 @dataclass(frozen=True)
 class Placed:
-    """Placement of one unit.
+    """Devices of one unit of layers, with the seconds of the transfers to it and its amplification.
 
     Attributes:
         unit: number of the unit.

@@ -56,7 +56,7 @@ class BurstRun:
 
 @dataclass(frozen=True)
 class BurstPlan:
-    """Result of `plan_burst`.
+    """Burst-parallel plan: number of devices of each layer, with predicted seconds and bytes.
 
     Attributes:
         layers: the layers in the order of the profile.

@@ -120,9 +120,10 @@ def evaluate(
 
 
 def level_spans(levels: Sequence[Level]) -> list[int]:
-    """Number of devices in each of the components that a level joins.
+    """Number of devices in one component of the next inner level, for each level.
 
-    The result has one entry for each level; it is 1 for the innermost level.
+    A level joins components of the next inner level, such as servers. The innermost level joins single devices, so its
+    entry is 1.
     """
     spans = [1]
     for level in levels[:-1]:
@@ -172,7 +173,8 @@ def border_seconds_per_byte(
         theirs = _counts(device // (span * level.width) for device in after)
         if ours.keys() == theirs.keys() and all(ours[u] * len(after) == theirs[u] * len(before) for u in ours):
             return 1 / (level.bandwidth_bytes_per_s * len(ours))
-    raise InputError("stages", "devices outside the cluster", "devices of its outermost level")
+    found = f"devices {', '.join(map(str, sorted({*before, *after})[:8]))}, some of them outside the cluster"
+    raise InputError("stages", found, "devices of the cluster's outermost level")
 
 
 def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -219,8 +221,9 @@ def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int
     bad = [d for d, times in used.items() if times > 1 or not 0 <= d < cluster.devices]
     if bad:
         raise InputError("stages", f"devices {sorted(bad)[:5]}", f"each of 0 to {cluster.devices - 1} at most once")
-    if any(not layers or not devices for layers, devices in stages):
-        raise InputError("stages", "a stage without layers or devices", "at least one of each")
+    empty = [s for s, (layers, devices) in enumerate(stages) if not layers or not devices]
+    if empty:
+        raise InputError(f"stages.{empty[0]}", "a stage without layers or devices", "at least one layer and one device")
     return owners(stages, count)
 
 

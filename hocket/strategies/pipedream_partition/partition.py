@@ -114,7 +114,7 @@ def partition(
 def _search(
     places: Cuts, cluster: Cluster, options: PartitionOptions, loops: Loops, low_s: float
 ) -> tuple[float, Placed]:
-    """Find the best stages.
+    """Find the stages with the smallest bottleneck.
 
     Arguments:
         low_s: lower bound of the bottleneck; 0 if unknown.

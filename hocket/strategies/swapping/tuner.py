@@ -54,7 +54,7 @@ class Tasks:
 
 @dataclass(frozen=True)
 class HarmonyPlan:
-    """Result of the tuner.
+    """Plan of the tuner: packs and microbatch sizes in both directions, with predicted seconds and bytes.
 
     Attributes:
         batch: samples of an iteration, over all devices.

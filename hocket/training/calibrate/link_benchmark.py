@@ -110,7 +110,7 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """Do nothing.
+    """Do nothing between measurements, in place of `_Busy`.
 
     Other work does not slow down a GPU or a network, and a pause would refill the token bucket of a traffic shaper.
     """

@@ -133,7 +133,7 @@ def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
 
 @dataclass(frozen=True)
 class _Found:
-    """Measurements of the workers.
+    """Samples of the links between workers, as the workers measured them.
 
     Attributes:
         samples: samples of the single level.

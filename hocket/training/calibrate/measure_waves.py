@@ -1,5 +1,7 @@
 """Wave measurement: find the best number of waves of a job by training.
 
+Waves are batches that train on the same devices at shifted times (hocket/planning/waves/room.py).
+
 This is the second round of profiling: it runs iterations. Local workers are started for each number of waves. If memory
 allows, each number is trained in turns with one wave (train_in_turns.py), because on a shared machine runs that are
 minutes apart cannot be compared. Trained weights are discarded. This file does not import torch.

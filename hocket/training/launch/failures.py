@@ -37,7 +37,7 @@ def advice(options: Options) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """End of one worker.
+    """Error with which one worker ended.
 
     Attributes:
         rank: rank of the worker.

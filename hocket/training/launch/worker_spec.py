@@ -1,6 +1,7 @@
-"""Worker specification: instructions for a local worker when it starts.
+"""Worker specification: everything that a local worker process needs to know when it starts.
 
-It is a JSON file in the run's private folder.
+It names the job, the worker's rank, its cores and the options. The launcher writes it as a JSON file into the run's
+folder, to which only this user has access.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class JobSpec:
         return cls(str(origin.path), origin.names, likeness(job))
 
     def make(self) -> Job:
-        """Create the job.
+        """Create the job in this process, from its file.
 
         Raises:
             InputError: the file does not define the job, or defines another one.
@@ -105,5 +106,9 @@ class WorkerSpec:
 
     @classmethod
     def read(cls, path: str | Path) -> "WorkerSpec":
-        """Read a specification strictly."""
+        """Read a specification file (JSON); unknown keys are refused.
+
+        Raises:
+            InputError: there is no such file, or its text is no valid specification.
+        """
         return read_as(cls, parse_json(read_bytes(path), str(path)), str(path))

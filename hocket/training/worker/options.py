@@ -75,7 +75,8 @@ class Options:
             if getattr(self, name) == "":  # as a path, it is the working directory
                 raise InputError(name, "an empty path", "a path, or None")
         if self.every is not None and self.checkpoint is None:
-            raise InputError("every", str(self.every), "a folder for checkpoints", "Give --checkpoint DIR as well.")
+            found = f"{self.every}, without a folder for checkpoints"
+            raise InputError("every", found, "a folder for checkpoints as well", "Give --checkpoint DIR as well.")
         if self.resume not in (True, False, "auto"):
             raise InputError("resume", repr(self.resume), "true, false or auto", nearest(str(self.resume), ("auto",)))
         if self.resume and self.checkpoint is None:

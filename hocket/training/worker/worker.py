@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def work(job: Job, plan: Plan, options: Options, rank_info: RankInfo, telemetry: Telemetry) -> None:
-    """Train until all steps are done, or until a stop is requested.
+    """Train until all steps are done, or until the process that watches the worker asks it to stop.
 
     Raises:
         InputError: job, plan, workers or checkpoints do not fit.
@@ -217,7 +217,7 @@ def _together(done: Collectives, way: str) -> str:
 
 
 def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
-    """Create the checkpoint manager, if checkpoints are requested.
+    """Create the checkpoint manager, if the options name a folder of checkpoints.
 
     It is imported here, because DCP takes a second to load.
     """
@@ -241,7 +241,7 @@ def _with_rates(report: Report, job: Job) -> Report:
 
 
 def _silent(event: dict[str, Any]) -> None:
-    """Drop an event that another worker reports."""
+    """Drop an event, because another worker reports the same one."""
 
 
 def _every(options: Options, start: int) -> int | None:

@@ -214,7 +214,10 @@ def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
 
 
 def _middle(ranked: Sequence[T]) -> Sequence[T]:
-    """Return the middle half of a sorted sequence."""
+    """Return the middle half of a sorted sequence: all but the lowest and the highest quarter.
+
+    A quarter is rounded down to whole elements.
+    """
     return ranked[len(ranked) // 4 : max(1, len(ranked) - len(ranked) // 4)]
 
 

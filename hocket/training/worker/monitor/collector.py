@@ -4,16 +4,22 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
 
     start       first, steps, checkpoint: from worker 0, when it knows the first step
     loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage
-    note        text: from worker 0
-    not_finite  step, text, kind, halt: from the worker with the finding. `kind` is "warning", "skipped" or "halt". With
-                `halt`, all workers drain and search the origin
-    saved       step, path: from worker 0
-    done        steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes,
-                stopped, swaps, collectives (of tensor-parallel groups, inside forwards and backwards)
+    note        text: from worker 0, a message for the user
+    not_finite  step, text, kind, halt: from a worker with a loss or gradient that is nan or infinite
+    saved       step, path: from worker 0, when a checkpoint is written
+    done        steps, iteration_s, warm_steps, queued_share, skipped, optimizer, dtype, device_type, peak_memory_bytes,
+                stopped, swaps, collectives: the last report of every worker
     error       see failures.py
 
-In a `loss`, `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's
-learning rates by parameter group.
+loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
+by parameter group.
+
+not_finite: `kind` is "warning", "skipped" (the update was skipped) or "halt". With "halt", `halt` is True: all workers
+finish the microbatches in flight, and then search the operation that computed the first nan or infinite number.
+
+done: `RunSummary` (listener.py) explains the keys. `skipped` is the number of skipped updates, `stopped` is True if the
+run ended early on request, and `swaps` are sums over this worker's copies between device and host memory (`LinkSums`).
+`collectives` counts those of the tensor-parallel group inside forwards and backwards.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class _Partial:
-    """Reports on one step, of which some microbatches may be missing."""
+    """Losses of one step that workers have reported so far; some microbatches may be missing."""
 
     losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # (sum, weight) of each microbatch
     samples: int = 0
@@ -64,7 +70,7 @@ class Collector:
 
     Attributes:
         checkpoint: path of the newest checkpoint; None if there is none.
-        checkpoint_steps: steps trained in it.
+        checkpoint_steps: number of steps trained when it was written; None if there is none.
         done: last report of each worker, by rank.
     """
 

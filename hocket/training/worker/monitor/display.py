@@ -40,31 +40,35 @@ def listener(machine: bool) -> Listener:
 
 
 class JsonLines:
-    """Listener that prints JSON lines: each step, and at the end the summary.
+    """Listener that prints a JSON line for each step, and a last JSON line with the summary.
 
-    Notes go to the second stream.
+    Notes for people are plain text.
+
+    Arguments:
+        out: stream of the JSON lines.
+        notes: stream of the notes.
     """
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
         self._out, self._notes = out, notes
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Print nothing."""
+        """Print nothing: only steps have lines."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """Print one line."""
+        """Print a step as a JSON line."""
         print(json.dumps(line), file=self._out, flush=True)
 
     def saved(self, step: int, path: str) -> None:
-        """Print a note on the checkpoint."""
+        """Print the path of a saved checkpoint as a note, not as JSON."""
         self.note(f"saved {path}")
 
     def note(self, text: str) -> None:
-        """Print the note on the second stream."""
+        """Print a text for people on the stream of notes."""
         print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
     def finished(self, summary: RunSummary) -> None:
-        """Print the summary as the last line."""
+        """Print the summary as the last JSON line."""
         print(json.dumps(summary.line()), file=self._out, flush=True)
 
     def close(self) -> None:
@@ -102,13 +106,13 @@ class TrainingBar:
         self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Show the bar."""
+        """Show the bar, if standard error is a terminal."""
         self._predicted_s, self._done, self._steps, self._first = predicted_iteration_s, first, steps, first
         if self._console.is_terminal:
             self._live.start()
 
     def step(self, line: dict[str, Any]) -> None:
-        """Move the bar."""
+        """Move the bar to a step; print a line of the log, if one is due."""
         now = self._clock(), int(line["step"]), int(line["samples"])
         last = self._last or now
         if self._last is not None and now[0] - last[0] >= _TOGETHER_S:
@@ -129,11 +133,11 @@ class TrainingBar:
             print("  ".join([f"step {self._done}/{self._steps}", *self._figures]), file=log, flush=True)
 
     def saved(self, step: int, path: str) -> None:
-        """Show the checkpoint in the bar."""
+        """Show the step of the newest checkpoint in the bar."""
         self._saved, self._saving = step, True
 
     def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
-        """Return the texts after the bar, the most important first."""
+        """Return the texts after the bar (loss, pace, time left, ...), the most important first."""
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
         if len(self._took) >= _WARM:

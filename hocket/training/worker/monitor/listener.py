@@ -73,7 +73,7 @@ class RunSummary:
 
     @property
     def stop(self) -> str:
-        """Note on a run that ended early on request."""
+        """Note on a run that was stopped before its last step, by Ctrl-C or a signal."""
         on = "" if self.checkpoint is None else "; --resume goes on"
         return f"stopped after step {self.steps}, {self.saved}{on}"
 
@@ -89,7 +89,7 @@ class RunSummary:
 
 
 class Listener(Protocol):
-    """Receiver of the events of a run, such as a progress bar."""
+    """Receiver of a run's steps, notes, checkpoints and summary, such as a progress bar."""
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
         """Report that training begins after step `first` and ends with step `steps`."""
@@ -107,10 +107,10 @@ class Listener(Protocol):
         """Report that a checkpoint after `step` steps was saved in the folder `path`."""
 
     def note(self, text: str) -> None:
-        """Report a text for people."""
+        """Receive a text for people."""
 
     def finished(self, summary: RunSummary) -> None:
-        """Report that the run ended successfully."""
+        """Receive the summary of a run that ended successfully."""
 
     def close(self) -> None:
         """End the output, whether the run was successful or not."""
