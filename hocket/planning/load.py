@@ -111,7 +111,12 @@ class LoadedPlan:
         plan, shapes = self.plan, self.run.shapes
         with _named(self.place):
             return updates_of(
-                plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(self.profile)
+                plan.strategy,
+                shapes,
+                plan.batch_size,
+                plan.microbatch_size,
+                plan.options,
+                differences(self.profile.layers, self.profile.loss_parts),
             )
 
     @cached_property

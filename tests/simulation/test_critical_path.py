@@ -7,7 +7,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.plan_model import search_sizes
 from hocket.planning.predict.planned_run import PlannedRun
-from hocket.planning.predict.predict import critical_path, played, predict_iteration
+from hocket.planning.predict.predict import played, predict_iteration, shorter_runs
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
@@ -23,7 +23,7 @@ def test_it_sums_to_the_iteration() -> None:
     found = search(profile, SERVER, PlanRequest(16))
     assert len({one.strategy for one in found.candidates}) > 4
     for one in found.candidates:
-        path = critical_path(PlannedRun.of(one.plan, profile))
+        path = shorter_runs(PlannedRun.of(one.plan, profile)).critical_path
         assert path.iteration_s == pytest.approx(one.iteration_s), one.label
         assert min(*path.compute_s.values(), *path.link_s.values(), path.host_s, path.waiting_s) >= 0
 
@@ -34,14 +34,14 @@ def test_who_holds_it_up() -> None:
     straight = search(slow, SERVER, PlanRequest(32, strategies=["flush"], microbatch_sizes=(1,)))
     plan = next(one.plan for one in straight.candidates if len(one.plan.stages) > 1)
     stage = next(s for s in plan.stages if slow.layers[2].name in s.layers)
-    path = critical_path(PlannedRun.of(plan, slow))
+    path = shorter_runs(PlannedRun.of(plan, slow)).critical_path
     assert max(path.compute_s, key=lambda device: path.compute_s[device]) in stage.devices
     heavy = chain(
         4, forward_s=0.06, backward_s=0.12, weights_bytes=1e8, device_type="v100-16gb", microbatch_sizes=(1, 2, 4)
     )
     wide = search(heavy, SERVER, PlanRequest(4, strategies=["data_parallel"]))
     plan = next(one.plan for one in wide.candidates if len(one.plan.stages[0].devices) == 4)
-    links = critical_path(PlannedRun.of(plan, heavy)).link_s
+    links = shorter_runs(PlannedRun.of(plan, heavy)).critical_path.link_s
     assert max(links, key=lambda name: links[name]) == "cluster"
     assert links["cluster"] > 0.1 * predict_iteration(plan, heavy).iteration_s
 
@@ -58,7 +58,7 @@ def test_swaps_are_the_host_links() -> None:
         for one in search(profile, alone, PlanRequest(4)).candidates
         if one.plan.swap and not one.plan.swap.prefetch
     )
-    path, outcome = critical_path(PlannedRun.of(plan, profile)), played(plan, profile)
+    path, outcome = shorter_runs(PlannedRun.of(plan, profile)).critical_path, played(plan, profile)
     moved = swapped_of(outcome)
     assert moved is not None
     link, _ = alone.host_link_of(0)
@@ -72,5 +72,5 @@ def test_of_long_batches() -> None:
     """The path of a long batch is extrapolated from shorter ones, as seconds are."""
     found = search_sizes(GPT, replace(SERVERS, memory_bytes=2e9), PlanRequest(512, tensors=(2,), microbatch_sizes=(1,)))
     for one in found.candidates[:3]:
-        path = critical_path(PlannedRun.of(found.plan(one), found.profile_of(one)))
+        path = shorter_runs(PlannedRun.of(found.plan(one), found.profile_of(one))).critical_path
         assert path.iteration_s == pytest.approx(one.iteration_s, rel=1e-3), one.label

@@ -47,7 +47,7 @@ def print_profile(found: "ModelProfile", path: Path) -> None:
         )
     if found.compiled is not None:
         say(f"  {found.compiled.line(last)}")
-    for note in (*found.notes, *(one.text for one in differences(found))):
+    for note in (*found.notes, *(one.text for one in differences(found.layers, found.loss_parts))):
         say(f"  note: {note}")
 
 

@@ -49,12 +49,12 @@ class Explained:
         amplification: "Mapping[str, Any] | None" = None,
         buckets: str = "",
     ) -> None:
-        from hocket.planning.predict.predict import critical_path
+        from hocket.planning.predict.predict import shorter_runs
 
         self.plan, self.answers, self.verdict, self.runner_up = opened.plan, answers, verdict, runner_up
         self.amplification = amplification or {}
         self.buckets = buckets
-        self.path: PathSeconds = critical_path(opened.run)
+        self.path: PathSeconds = shorter_runs(opened.run).critical_path
         self.predicted = opened.plan.predicted or opened.predicted
 
     def shares(self) -> dict[str, float]:

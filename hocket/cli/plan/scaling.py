@@ -118,7 +118,11 @@ def _iteration_of(model: str, cluster: "Cluster", batch: int) -> "tuple[Iteratio
 
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
-        return data_parallel(loaded), loaded.name, tuple(note_of_types(loaded, cluster))
+        return (
+            data_parallel(loaded),
+            loaded.name,
+            tuple(note_of_types((loaded.device_type, *loaded.elsewhere), loaded.worked_out, cluster)),
+        )
     return any_mesh(loaded, PlanRequest(batch)), loaded.name, ()
 
 

@@ -16,7 +16,7 @@ from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.predict.predict import predict_iteration, proven_peaks
 from hocket.planning.search.failures import failed
-from hocket.planning.search.result import NEAR, Evaluated, Refused
+from hocket.planning.search.result import NEAR, Evaluated, Refused, Search
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.strategies.base.search_space import Candidate, SearchSpace
@@ -44,10 +44,7 @@ class Rebucketed:
 
 
 def best_few(
-    candidates: Sequence[Evaluated],
-    profile: ModelProfile,
-    tolerance: Tolerance | None = None,
-    refused: list[Refused] | None = None,
+    search: Search, tolerance: Tolerance | None = None, refused: list[Refused] | None = None
 ) -> list[Evaluated]:
     """Choose buckets and threads for the fastest candidates.
 
@@ -56,15 +53,14 @@ def best_few(
     left out. A candidate that sums gradients and is left out gets `default_buckets`; all others stay as they are.
 
     Arguments:
-        candidates: the best first.
-        profile: the profile that the candidates' plans name.
+        search: result of a search, with the best candidate first.
         tolerance: limit on amplification, which holds for the new buckets as well.
         refused: list to which failures are added; the candidate then stays as it was. None: failures are raised.
 
     Returns:
         All candidates, in the given order.
     """
-    found = list(candidates)
+    found = list(search.candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
     summing = [k for k, one in enumerate(found) if _sums(one.plan)]
     near = [k for k in summing if found[k].iteration_s <= limit_s]
@@ -77,7 +73,8 @@ def best_few(
             found[k] = replace(found[k], default_buckets=True)
             continue
         try:
-            better = rebucketed(found[k].plan, profile, tolerance)
+            opened = search.loaded(found[k])
+            better = rebucketed(opened.plan, opened.profile, tolerance)
         except Exception as error:
             if refused is None:
                 raise

@@ -9,9 +9,9 @@ they are only collected and put into words.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hocket.profiling.layer import BATCH_STATISTICS, WRITES
-from hocket.profiling.profile import ModelProfile
 from hocket.util.units import show_count
 
 _NAMED = 3  # buffers that are listed by name
@@ -32,20 +32,27 @@ class Difference:
     text: str
 
 
-def differences(profile: ModelProfile) -> tuple[Difference, ...]:
-    """Differences from one process if a batch is divided into microbatches or among replicas."""
-    found = differences_of_layers((layer.name, layer.notes) for layer in profile.layers)
-    return (*((Difference("loss", profile.loss_parts),) if profile.loss_parts else ()), *found)
+class NotedLayer(Protocol):
+    """A layer with its notes: of a profile, or of a captured model."""
+
+    @property
+    def name(self) -> str:
+        """Name of the layer."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks about the layer, from its capture."""
 
 
-def differences_of_layers(layers: Iterable[tuple[str, Sequence[str]]]) -> tuple[Difference, ...]:
-    """Differences from one process that come from layers.
+def differences(layers: Iterable[NotedLayer], loss_parts: str = "") -> tuple[Difference, ...]:
+    """Differences from one process if a batch is divided into microbatches or among replicas.
 
     Arguments:
-        layers: name and notes of each layer.
+        layers: layers of a profile or of a captured model.
+        loss_parts: how the loss of a batch differs from the mean over its parts (`ModelProfile.loss_parts`).
     """
-    known = list(layers)
-    found = []
+    known = [(layer.name, layer.notes) for layer in layers]
+    found = [Difference("loss", loss_parts)] if loss_parts else []
     normalised = [name for name, notes in known if BATCH_STATISTICS in notes]
     if normalised:
         found.append(

@@ -114,20 +114,6 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     return predict_run(PlannedRun.of(plan, profile))
 
 
-def critical_path(run: PlannedRun) -> PathSeconds:
-    """Seconds of an iteration by cause, along the critical path.
-
-    One of several identical pipeline replicas is simulated for all. A long batch is extrapolated.
-
-    Raises:
-        InputError: the plan does not fit the profile.
-        RefusedError: the strategy does not support the plan.
-    """
-    found = shorter_runs(run)
-    first, *second = map(critical_seconds, found.runs)
-    return first.further(second[0], found.rounds) if second else first
-
-
 def predict_choice(
     space: SearchSpace, strategy: str, choice: Candidate, most_forwards: int = MAX_FORWARDS
 ) -> Predicted:
@@ -224,6 +210,12 @@ class ShorterRuns(NamedTuple):
     runs: tuple[SimulationResult, ...]
     column: PipelineReplica | None
     rounds: float
+
+    @property
+    def critical_path(self) -> PathSeconds:
+        """Seconds of the iteration by cause, along the critical path."""
+        first, *second = map(critical_seconds, self.runs)
+        return first.further(second[0], self.rounds) if second else first
 
 
 def shorter_runs(run: PlannedRun) -> ShorterRuns:

@@ -247,7 +247,7 @@ class ProfiledCandidates:
                     plan.batch_size,
                     plan.microbatch_size,
                     plan.options,
-                    differences(self._space.profile),
+                    differences(self._space.profile.layers, self._space.profile.loss_parts),
                 ),
                 amplification,
                 better.text if better else "",

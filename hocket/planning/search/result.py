@@ -117,7 +117,7 @@ class Search:
     refused: tuple[Refused, ...]
     search_s: float
     considered: int
-    request: PlanRequest
+    request: PlanRequest = field(compare=False)
     profiles: Mapping[str, ModelProfile] = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
 

@@ -128,22 +128,27 @@ class _Width:
         chosen = considered(request.strategies, request.synchronous, members(), searched())
         if request.swap is not None:
             baselines = self._baselines(request.swap, progress)
-            order = tuple(ordered(baselines.candidates))
-            notes = list(notes_of(profile, self.space, cluster, order[:1]))
-            return self._result(order, baselines.refused, clock() - began, baselines.considered, notes)
+            result = self._result(ordered(baselines.candidates))
+            return replace(
+                result,
+                refused=tuple(baselines.refused),
+                considered=baselines.considered,
+                search_s=clock() - began,
+                notes=tuple(notes_of(result, self.space, cluster)),
+            )
         tried = ProfiledCandidates(self.space, self.path, self.tolerance, self._rebucketed, progress)
         for name in chosen:
             tried.offer(name)
         tried.run()
         found = ordered(map(self._on_cluster, tried.found))
-        notes = list(notes_of(profile, self.space, cluster, found[:1]))
+        notes = list(notes_of(self._result(found), self.space, cluster))
         at = progress or (lambda done, total, what: None)
         if profile.compiled is not None:
             at(0, 0, "stages worth compiling")
             found = ordered(_compiled(one, profile, tried.refused) for one in found)
         if request.buckets == AUTO:
             at(0, 0, "gradient buckets")
-            found = ordered(best_few(found, profile, self.tolerance, tried.refused))
+            found = ordered(best_few(self._result(found), self.tolerance, tried.refused))
         if profile.compiled is not None and found:
             notes.append(told(found[0].plan, profile))
         packs = Packs()
@@ -151,20 +156,17 @@ class _Width:
             packs = self._packs(progress, min((one.iteration_s for one in found), default=inf))
             if packs.considered and (note := left_out(self.space.cluster)):
                 notes.append(note)
-        found = ordered([*found, *packs.candidates])
-        refused = (*tried.refused, *packs.refused)
-        return self._result(found, refused, clock() - began, tried.considered + packs.considered, notes)
+        return replace(
+            self._result(ordered([*found, *packs.candidates])),
+            refused=(*tried.refused, *packs.refused),
+            considered=tried.considered + packs.considered,
+            search_s=clock() - began,
+            notes=tuple(notes),
+        )
 
-    def _result(
-        self,
-        candidates: Sequence[Evaluated],
-        refused: Sequence[Refused],
-        search_s: float,
-        considered: int,
-        notes: Sequence[str],
-    ) -> Search:
-        own = {self.path: self.profile}
-        return Search(tuple(candidates), tuple(refused), search_s, considered, self.request, own, tuple(notes))
+    def _result(self, candidates: Sequence[Evaluated]) -> Search:
+        """Result with these candidates, without refusals, notes and seconds."""
+        return Search(tuple(candidates), (), 0.0, 0, self.request, {self.path: self.profile})
 
     @cached_property
     def space(self) -> SearchSpace:

@@ -5,6 +5,7 @@ They are proved to fit on devices and hosts for any timing, and simulated.
 Rules of this file: the cluster file determines the memory of hosts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -109,7 +110,7 @@ def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str
     try:
         plan = replace(plan, predicted=None, swap=Swapping(policy, room_of(plan.stages, cluster), prefetch=ahead))
         run = PlannedRun.of(plan, profile)
-        miss, own_bytes = _missing(run)
+        miss, own_bytes = _missing(on_hosts(run), cluster)
         if miss is None:
             swap = run.sized_swap
             assert swap is not None
@@ -126,29 +127,23 @@ def tried(space: SearchSpace, plan: Plan, config: str, found: Packs, policy: str
             )
         )
         return []
-    one = Evaluated(
-        predicted,
-        strategy,
-        config,
-        replace(plan, swap=swap, predicted=predicted),
-        updates_of(strategy, run.shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
-    )
+    differing = differences(profile.layers, profile.loss_parts)
+    updates = updates_of(strategy, run.shapes, plan.batch_size, plan.microbatch_size, plan.options, differing)
+    one = Evaluated(predicted, strategy, config, replace(plan, swap=swap, predicted=predicted), updates)
     found.candidates.append(one)
     return [one]
 
 
-def _missing(run: PlannedRun) -> tuple[SwapMiss | None, float]:
+def _missing(own: Mapping[int, float], cluster: Cluster) -> tuple[SwapMiss | None, float]:
     """Missing host memory of a plan that swaps, for any timing.
+
+    Arguments:
+        own: host memory that each device needs, in bytes.
 
     Returns:
         The server with too little host memory that needs the most, or None; and the largest host memory that one
             device needs, 0 if a server has too little.
-
-    Raises:
-        RefusedError: the devices have no room for one of the plan's operations. The pass that inserts swaps checks
-            this.
     """
-    own, cluster = on_hosts(run), run.cluster
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
         has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
         if size > has:

@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hocket.errors import InternalError
 from hocket.planning.plan import Plan
-from hocket.planning.predict.model_differences import differences_of_layers
+from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
@@ -273,7 +273,7 @@ def _notes(made: Prepared, options: Options, runs: list[RunSegment], start: int)
             f"{end} steps instead of {options.steps}: {program.name} ends after whole periods, of "
             f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
         )
-    differing = differences_of_layers((layer.name, layer.notes) for layer in made.captured.layers)
+    differing = differences(made.captured.layers)
     shapes, sizes = made.layout.shapes, (plan.batch_size, plan.microbatch_size)
     updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
     if not updates.same:

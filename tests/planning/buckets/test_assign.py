@@ -86,9 +86,9 @@ def test_never_slower_and_within_memory(
         levels = (replace(on.levels[0], overlap=replace(known, threads=(1, 16, 256))), *on.levels[1:])
         on = replace(on, levels=levels)
     names = ("data_parallel", "flush", "two_bw", "burst_parallel")
-    before = search(profile, on, PlanRequest(batch_size, strategies=names, buckets="default")).candidates
-    after = best_few(before, profile)
-    assert after == best_few(before, profile)
+    found = search(profile, on, PlanRequest(batch_size, strategies=names, buckets="default"))
+    before, after = found.candidates, best_few(found)
+    assert after == best_few(found)
     changed = 0
     for old, new in zip(before, after, strict=True):
         if replace(new, default_buckets=False) == old:

@@ -11,7 +11,6 @@ from hocket.planning.predict.extrapolate import foreseen, shorter
 from hocket.planning.predict.planned_run import PlannedRun
 from hocket.planning.predict.predict import (
     _round_s,
-    critical_path,
     predict_choice,
     predict_iteration,
     predict_run,
@@ -86,7 +85,7 @@ def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
     layers = [layer.name for layer in profile.layers]
     stages = PlanStage(tuple(layers[:2]), (0, 2)), PlanStage(tuple(layers[2:]), (1, 3))
     plan = Plan("two_bw", profile.name, 256, 1, stages, Cluster("c", levels, "v100-16gb"))
-    path, whole = critical_path(PlannedRun.of(plan, profile)), predict_iteration(plan, profile)
+    path, whole = shorter_runs(PlannedRun.of(plan, profile)).critical_path, predict_iteration(plan, profile)
     assert path.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
 
 

@@ -85,13 +85,13 @@ def test_differences_are_said_where_batches_are_cut() -> None:
     notes = ((BATCH_STATISTICS,), (f"{WRITES}ema", f"{WRITES}seen"), ())
     layers = tuple(replace(layer, notes=own) for layer, own in zip(plain.layers, notes, strict=True))
     profile = replace(plain, layers=layers, loss_parts="the loss is a sum")
-    found = differences(profile)
+    found = differences(profile.layers, profile.loss_parts)
     assert [one.kind for one in found] == ["loss", "batch statistics", "buffers"]
     assert found[0].text == "the loss is a sum"
     assert "normalise with the statistics of each microbatch" in found[1].text
     assert found[2].text.startswith("2 buffers (ema, seen) are written in the forward: each replica writes its own")
     assert found[2].text.endswith("checkpoints hold those of the first replica")
-    assert differences(plain) == ()
+    assert differences(plain.layers, plain.loss_parts) == ()
     cut, whole = (updates_of("flush", pipeline((1, 1)), 8, size, {}, found) for size in (2, 8))
     assert cut.text == "same but loss, batch statistics, buffers"
     assert cut.sentence("flush").startswith(
