@@ -6,6 +6,7 @@
 Four things are followed while commands run in this process: a profile from capture to training, a plan from its file to
 the engine, a job through the scheduler's core, and a plan that swaps. A function counts if the thing is one of its
 arguments. Each function counts once, at its first call. A return is a step, in that order, to a file that was left.
+Properties of the thing itself are functions, too. How many they are is said, because a reader looks them up and stays.
 
 With PYTHONPATH set to another checkout, that one is measured.
 """
@@ -55,11 +56,14 @@ class Visits:
     Attributes:
         names: names of the thing's classes.
         rooms: starts of the names of modules in which these classes count.
+        functions: file and name of each function.
+        properties: the functions that are properties.
     """
 
     names: frozenset[str]
     rooms: tuple[str, ...] = ("hocket.",)
     functions: dict[tuple[str, str], None] = field(default_factory=dict)
+    properties: set[tuple[str, str]] = field(default_factory=set)
 
     def followed(self, value: object) -> bool:
         """True if a value is the thing, or a list, tuple or dictionary of such things."""
@@ -80,9 +84,15 @@ class Visits:
         return found
 
     def row(self) -> dict[str, int]:
-        """Numbers of functions, files, and returns."""
-        files = self.files
-        return {"functions": len(self.functions), "files": len(set(files)), "returns": len(files) - len(set(files))}
+        """Numbers of functions, of properties among them, of files, and of returns."""
+        files, properties = self.files, len(self.properties)
+        returns = len(files) - len(set(files))
+        return {
+            "functions": len(self.functions),
+            "properties": properties,
+            "files": len(set(files)),
+            "returns": returns,
+        }
 
 
 @contextmanager
@@ -98,7 +108,10 @@ def following(visits: Visits) -> Iterator[None]:
             return
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if any(visits.followed(frame.f_locals.get(name)) for name in arguments):
-            visits.functions.setdefault((code.co_filename.removeprefix(root), code.co_qualname))
+            visited = code.co_filename.removeprefix(root), code.co_qualname
+            visits.functions.setdefault(visited)
+            if is_property(frame):
+                visits.properties.add(visited)
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -107,6 +120,15 @@ def following(visits: Visits) -> Iterator[None]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def is_property(frame: FrameType) -> bool:
+    """True if a call computes a property of its only argument."""
+    code, name = frame.f_code, frame.f_code.co_name
+    if code.co_argcount + code.co_kwonlyargcount != 1 or "self" not in frame.f_locals:
+        return False
+    kinds = type(frame.f_locals["self"]).__mro__
+    return next((not callable(vars(kind)[name]) for kind in kinds if name in vars(kind)), False)
 
 
 def run(*command: str) -> None:
