@@ -20,6 +20,12 @@ def test_a_message_goes_over_the_nearest_common_level() -> None:
     assert message(CLUSTER, 1, 2, 200.0) == (2.0, 20.0)
 
 
+def test_the_senders_part_of_the_latency_counts_once() -> None:
+    """The sender's compute lane spends `post_s`, so the message itself takes that much less; never less than nothing."""
+    assert message(replace(CLUSTER, post_s=0.25), 0, 1, 200.0) == (0.25, 2.0)
+    assert message(replace(CLUSTER, post_s=0.75), 0, 1, 200.0) == (0.0, 2.0)
+
+
 @pytest.mark.parametrize("group", [(0, 1), (0, 2), (0, 1, 2, 3)])
 def test_an_all_reduce_is_the_ring_of_the_links_file(group: tuple[int, ...]) -> None:
     """Latency and flow add up to `ring_all_reduce_s` for the level of the group."""

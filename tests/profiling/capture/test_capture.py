@@ -226,6 +226,19 @@ def test_fewer_layers():
         assert len(captured.layers) <= most
 
 
+def test_heavy_layers_stay_alone():
+    """Layers of much more than the mean cost are joined last, so that pipelines can be balanced."""
+    small = [nn.Linear(8, 8) for _ in range(10)]
+    model = nn.Sequential(*small[:5], nn.Linear(8, 4096), nn.Linear(4096, 8), *small[5:])
+    data = [(torch.randn(8), torch.randn(8)) for _ in range(8)]
+    job = Job(model, nn.functional.mse_loss, data, lambda p: torch.optim.SGD(p, lr=0.1), 8)
+    captured = capture(job, max_layers=9)
+    assert len(captured.layers) == 9
+    own = {name: layer.parameters for layer in captured.layers for name in layer.parameters}
+    assert own["5.weight"] == ("5.weight", "5.bias")
+    assert own["6.weight"] == ("6.weight", "6.bias")
+
+
 def test_batch_dimension():
     """The batch dimension is found at any place; a tensor without one is marked."""
 

@@ -362,6 +362,19 @@ def test_a_log_has_a_line_every_so_often() -> None:
     assert steps == sorted([1, 77, *range(50, 1001, 50)])
 
 
+def test_a_log_of_a_resumed_run_has_as_many_lines() -> None:
+    """The lines are spread over the steps of the run, not over those that were trained before it."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: 0.0, log=out)
+    bar.started(900, 1000, 0.5)
+    for step in range(901, 1001):
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+    steps = [int(line.split()[1].partition("/")[0]) for line in out.getvalue().splitlines()]
+    assert steps == [901, *range(905, 1001, 5)]
+
+
 def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
     """The time of a checkpoint is not part of a step's pace.
 
