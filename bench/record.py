@@ -2,8 +2,13 @@
 
     python -m bench.record bench_harmony            # writes bench/results/harmony.txt
     python -m bench.record bench_partition --table  # writes bench/results/partition-table.txt
+    python -m bench.record --again                  # records all of bench/results/*.txt again
+    python -m bench.record --again waves two_bw     # records waves.txt and two_bw.txt again
 
 The first argument is a module of this folder; the others are passed on to it. Pages in docs/ cite these files.
+
+With --again, the command in each file is run again. One line says how far the new figures are from the old ones: the
+largest relative difference of two numbers at the same place, and the line with it. Seconds differ with the machine.
 """
 
 import os
@@ -11,6 +16,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,14 +24,22 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 RESULTS = TOP / "bench" / "results"
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def main() -> int:
-    """Show the benchmark's output while it runs; write the file only if the benchmark succeeds."""
+    """Record one benchmark, or those that are recorded already."""
     if len(sys.argv) < 2:
         print(__doc__)
         return 2
+    if sys.argv[1] == "--again":
+        return again(sys.argv[2:])
     name, options = sys.argv[1].removesuffix(".py"), sys.argv[2:]
+    return record(name, options)
+
+
+def record(name: str, options: Sequence[str]) -> int:
+    """Run a benchmark, and write its output if it succeeds; returns its exit code."""
     paths = os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(TOP / "bench" / f"{name}.py"), *options]
     started = subprocess.Popen(
@@ -41,6 +55,57 @@ def main() -> int:
         path.write_text(header(name, options) + "\n" + "".join(lines))
         print(f"\nwrote {path.relative_to(TOP)}")
     return started.returncode
+
+
+def again(names: Sequence[str]) -> int:
+    """Record benchmarks again, and say for each how far its figures moved.
+
+    Arguments:
+        names: files of bench/results without `.txt`; none for all.
+
+    Returns:
+        1 if a benchmark failed, otherwise 0.
+    """
+    told, code = [], 0
+    for path in sorted(RESULTS / f"{name}.txt" for name in names) or sorted(RESULTS.glob("*.txt")):
+        before, start_s = path.read_text(), time.monotonic()
+        name, options = recorded(before)
+        failed = record(name, options)
+        minutes = (time.monotonic() - start_s) / 60
+        far = f"failed with exit code {failed}" if failed else moved(before, path.read_text())
+        told.append(f"{path.stem}: {far} ({minutes:.1f} minutes)")
+        code = max(code, min(failed, 1))
+    print("\n" + "\n".join(told))
+    return code
+
+
+def recorded(text: str) -> tuple[str, list[str]]:
+    """Benchmark and options in the header of a results file."""
+    found = re.match(r"# command: python -m bench\.(\w+)(.*)$", text, re.M)
+    if found is None:
+        raise SystemExit("a file of bench/results has no `# command: python -m bench...` in its first line")
+    options = found[2].split()
+    return (options[0], options[1:]) if found[1] == "record" else (found[1], options)
+
+
+def moved(before: str, after: str) -> str:
+    """Largest relative difference between the numbers of two outputs, in words, with its line."""
+    old, new = (_figures(text) for text in (before, after))
+    if [len(numbers) for _, numbers in old] != [len(numbers) for _, numbers in new]:
+        return "other lines or other numbers of figures: compare the files"
+    most, where = 0.0, ""
+    for (_, own), (line, others) in zip(old, new, strict=True):
+        for one, other in zip(own, others, strict=True):
+            apart = abs(other - one) / max(abs(one), abs(other)) if one != other else 0.0
+            if apart > most:
+                most, where = apart, line
+    return f"at most {most:.1%} apart: {where.strip()}" if most else "the same figures"
+
+
+def _figures(text: str) -> list[tuple[str, list[float]]]:
+    """Lines below the header, each with its numbers."""
+    lines = [line for line in text.splitlines() if not line.startswith("# ")]
+    return [(line, [float(one.replace(",", "")) for one in _NUMBER.findall(line)]) for line in lines]
 
 
 def file_name(name: str, options: Sequence[str]) -> str:
