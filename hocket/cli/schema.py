@@ -16,7 +16,7 @@ class Format(StrEnum):
     JOBS = "jobs"
 
 
-def schema(kind: Annotated[Format, typer.Argument(help="The file format.")]) -> None:
+def schema(kind: Annotated[Format, typer.Argument(help="The file format: plan, cluster, profile or jobs.")]) -> None:
     """Print the JSON Schema of a file format.
 
     An editor uses it to complete keys and to mark wrong ones.

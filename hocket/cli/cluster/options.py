@@ -40,10 +40,16 @@ class Conditions:
     ] = 0.0
     as_published: Published = False
     first: Annotated[
-        int, typer.Option("--first", min=0, help="First job counted in the metrics; 0 is the first arrival.")
+        int,
+        typer.Option("--first", min=0, help="Number of the first job counted in the metrics; 0 is the first arrival."),
     ] = 0
     last: Annotated[
-        int | None, typer.Option("--last", min=1, help="Stop after this job; metrics count jobs before it.")
+        int | None,
+        typer.Option(
+            "--last",
+            min=1,
+            help="Number (from 0) of the first job that is not counted. Stop when all counted jobs are done.",
+        ),
     ] = None
     budget_usd: Budget = None
     estimate: Estimate = None

@@ -25,7 +25,7 @@ Agnostic = Annotated[bool, typer.Option("--agnostic", help="Heterogeneity-agnost
 Sharing = Annotated[bool, typer.Option("--space-sharing", help="Allow space sharing: two jobs on the same workers.")]
 Published = Annotated[
     bool,
-    typer.Option("--as-published", help="Follow the authors' public simulator where the paper leaves a choice open."),
+    typer.Option("--as-published", help="Follow Gavel's public simulator where the dissertation leaves a choice open."),
 ]
 Budget = Annotated[float | None, typer.Option("--budget-usd", help="Budget in dollars, for policies with one.")]
 Table = Annotated[
@@ -88,7 +88,7 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
     Arguments:
         text: NAME, or NAME with suffixes, such as NAME:agnostic.
         agnostic: True to treat all worker types as equal, as the suffix does.
-        as_published: True to follow the authors' public simulator, as the suffix does.
+        as_published: True to follow Gavel's public simulator, as the suffix does.
 
     Raises:
         InputError: an unknown policy or suffix, at --policy.

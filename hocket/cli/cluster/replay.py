@@ -63,7 +63,8 @@ def replay(
     try:
         policy = policy_of(found.setup.policy, seed=found.setup.settings.seed)
     except InputError as error:  # the journal names an unknown policy
-        raise InputError(f"{journal}, line 1: setup.policy", error.found, error.expected, error.next_step) from None
+        step = error.next_step or "Replay the journal with the version of Hocket that wrote it."
+        raise InputError(f"{journal}, line 1: setup.policy", error.found, error.expected, step) from None
     core = found.replay(policy.allocate)
     if json:
         told = {"policy": found.setup.policy, "events": len(found.events), "torn_bytes": found.torn_bytes}

@@ -14,7 +14,8 @@ from hocket.cli.output.options import Json
 Workload = Annotated[
     Path,
     typer.Argument(
-        help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV; or written by hand, see docs/reference/scheduler-files.md."
+        help="Jobs: JSON from `hocket cluster generate` or by hand (see docs/reference/scheduler-files.md), a .trace "
+        "file of Gavel, or a CSV file of Sia or Philly."
     ),
 ]
 Count = Annotated[int | None, typer.Option("--jobs", min=1, help="Use only the first jobs of the workload.")]

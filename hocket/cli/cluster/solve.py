@@ -25,7 +25,7 @@ _OF_AGNOSTIC = (
 _REMARKS = (
     "makespan_budget needs --budget-usd; min_cost_slo and uniform_progress use SLOs, hierarchical uses entities",
     "suffixes of a name: :agnostic treats worker types as equal, :space-sharing lets two jobs share workers, "
-    ":as-published follows the authors' public simulator where the paper leaves a choice open",
+    ":as-published follows Gavel's public simulator where the dissertation leaves a choice open",
 )
 
 
@@ -60,7 +60,10 @@ def solve(
     agnostic: Agnostic = False,
     space_sharing: Sharing = False,
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Share among entities by the snapshot's hierarchical policies.")
+        bool,
+        typer.Option(
+            "--mixed", help="For hierarchical: use entity_policies_mixed of the snapshot, not entity_policies_fair."
+        ),
     ] = False,
     budget_usd: Budget = None,
     throughputs: Table = None,

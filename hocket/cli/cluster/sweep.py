@@ -44,7 +44,8 @@ def sweep(
 ) -> None:
     """Show average job completion time against load, and each policy's sustained load.
 
-    Workloads are generated as by `hocket cluster generate`.
+    The first policy is the reference. The sustained load of another policy is the arrival rate at which its average job
+    completion time equals that of the reference. Workloads are generated as by `hocket cluster generate`.
 
     Example: hocket cluster sweep workers.yaml -p max_min_fairness:agnostic -p max_min_fairness --rates 2,3,4 --last 200
     """

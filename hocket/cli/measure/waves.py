@@ -32,14 +32,18 @@ def waves(
 ) -> None:
     """Find the best number of waves by training, and write that plan.
 
-    Waves are batches in flight on the same devices. A wave is one microbatch on every device, or on every chain of
-    devices. The profile gives an upper bound of the number of waves that memory, compute and network allow. This number
-    is trained for some steps, then one wave fewer each time (Wavelet, appendix B.2). The search ends at an iteration
-    that is hardly longer than that of one wave; for two waves on the same devices, at higher throughput.
+    Waves are batches that train on the same devices at shifted times. With data parallelism, a wave is one microbatch
+    on every device, and a second wave (tick_tock) is the most. With model parallelism, a wave is one microbatch that
+    passes through all stages.
 
-    Each wave has its own batch: set the job's batch size to waves x batch. Each number takes turns with one wave on the
-    same workers, so that both see the same machine load. Trained weights are discarded. Keep other programs off the
-    cores.
+    The profile gives the largest number of waves that memory, compute and network allow. This number is trained for
+    some steps, then one wave fewer each time (Wavelet, appendix B.2). With model parallelism, the search ends when an
+    iteration is at most 10 % longer than with one wave. With data parallelism, it ends when two waves train at least
+    5 % more samples per second than one wave.
+
+    More waves make the batch larger. The command prints the batch size to set in the job before `hocket train`. Each
+    number of waves takes turns with one wave on the same workers, so that both see the same machine load. Trained
+    weights are discarded. Keep other programs off the cores.
 
     Example: hocket measure-waves job.py model_parallel.yaml -o waves.yaml
     """

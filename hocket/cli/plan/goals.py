@@ -16,7 +16,7 @@ Objective = Annotated[
     typer.Option(
         "--objective",
         help="time: fastest iteration. cost: most samples per dollar. devices: fewest devices that meet the deadline. "
-        "The last two may use a part of the cluster.",
+        "The last two may use a part of the cluster. Default: devices with --deadline, otherwise time.",
     ),
 ]
 Tokens = Annotated[float | None, typer.Option("--tokens", help="Analytic model: tokens to train on, such as 300e9.")]

@@ -83,9 +83,9 @@ def plan(
         typer.Option(
             metavar="lru|next_use",
             help="For profiles. Baseline: per-device virtual memory (paging to the host). lru evicts the least recently used value; "
-            "next_use evicts the value that is used last, and writes only changed values. Strategies: those of -s, "
-            "or data_parallel, gpipe, flush and model_parallel. Without --swap, Harmony's plans are considered where "
-            "a choice does not fit into memory. Needs host_memory_bytes in the cluster file.",
+            "next_use evicts the value with the latest next use, and writes only changed values. Strategies: "
+            "those of -s, or data_parallel, gpipe, flush and model_parallel. Without --swap, Harmony's plans are "
+            "considered if another plan does not fit into memory. Needs host_memory_bytes in the cluster file.",
             show_default=False,
         ),
     ] = None,
@@ -93,7 +93,8 @@ def plan(
         str,
         typer.Option(
             help="Gradient buckets: auto (fastest sizes; with `overlap` in the cluster file also communication threads), default "
-            "(25 MiB), or a size such as 4MB. For analytic models, auto applies to the plan that is written."
+            "(25 MiB), or a size such as 4MB. For analytic models, plans are compared with default buckets, and auto "
+            "then changes the buckets of the best plan."
         ),
     ] = "auto",
     sequence: Annotated[
@@ -131,7 +132,11 @@ def plan(
     ] = None,
     feedback: Annotated[
         bool,
-        typer.Option("--feedback/--no-feedback", help="Correct the profile with measurements from an earlier run."),
+        typer.Option(
+            "--feedback/--no-feedback",
+            help="Correct the profile with measurements of an earlier run (*.experience.yaml in the folder of --output, "
+            "by default the current folder).",
+        ),
     ] = True,
     objective: Objective = None,
     tokens: Tokens = None,

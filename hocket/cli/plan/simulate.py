@@ -107,7 +107,11 @@ def simulate(
         Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
     ] = None,
     max_depth: Annotated[
-        bool, typer.Option("--max-depth", help="Find the deepest model that each strategy can train on these devices.")
+        bool,
+        typer.Option(
+            "--max-depth",
+            help="Repeat the block of the plan's model, and find the most blocks that each strategy can train.",
+        ),
     ] = False,
     json: Json = False,
     background: collocating.File = None,

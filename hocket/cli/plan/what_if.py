@@ -47,7 +47,8 @@ def what_if(
         bool,
         typer.Option(
             "--feedback/--no-feedback",
-            help="For a profile: correct it, and the links to hosts, with measurements from an earlier run.",
+            help="For a profile: correct it, and the links to hosts, with measurements of an earlier run "
+            "(*.experience.yaml in the current folder).",
         ),
     ] = True,
     json: Json = False,
