@@ -35,7 +35,7 @@ class Feature(StrEnum):
     LOSS_WEIGHT = "loss_weight"
     PRECISION = "precision"
     SUBTASKS = "subtask_bytes"
-    SHORT_WEIGHTS = "weights as short as that"
+    SHORT_WEIGHTS = "weights with as few bits"
     UNLIKE_WEIGHTS = "weights of several types"
     COMPILE = "compile"
     WHOLE_STEPS = "an optimizer that looks at whole weights"
@@ -50,12 +50,12 @@ def _in_parts(who: str, instead: str) -> str:
 
     Arguments:
         who: subject and verb of the sentence, such as "a device steps a part".
-        instead: setting that avoids the conflict, such as "shard: none".
+        instead: change that avoids the conflict, such as "a plan with shard: none".
     """
     alone = "use an elementwise optimizer, such as SGD or Adam"
     return (
         f"{who} of a weight, but this optimizer's step of a part differs from its step of the whole weight; {alone}, "
-        f"or a plan with {instead}"
+        f"or {instead}"
     )
 
 
@@ -66,9 +66,9 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.LOSS_WEIGHT, Feature.ASYNCHRONOUS): (
         "an update is divided by the sum of the loss weights of all its microbatches, which is known only after their "
-        "last backward, but these strategies update earlier or with gradients of two updates; use flush, gpipe, "
-        "interleaved or data_parallel, or leave loss_weight out of the job: then the losses of microbatches are "
-        "weighted by their samples"
+        "last backward, but pipedream and two_bw update earlier, and tick_tock uses the gradients of each half of a "
+        "batch in two updates; use flush, gpipe, interleaved or data_parallel, or leave loss_weight out of the job: "
+        "then the losses of microbatches are weighted by their samples"
     ),
     (Feature.SHARD_FULL, Feature.ASYNCHRONOUS): (
         "several weight versions are in use, and each would have to be kept to be gathered again; use a synchronous "
@@ -90,8 +90,9 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
         "the backward would recompute with other weights than its forward used; leave one of them out"
     ),
     (Feature.VERTICAL_SYNC, Feature.UNEQUAL_REPLICAS): (
-        "stages with unequal numbers of replicas count their versions differently; give all stages the same number of "
-        "replicas, or leave vertical_sync out"
+        "a stage updates after one microbatch of each replica, so stages with unequal numbers of replicas make unequal "
+        "numbers of updates, and their weight versions do not correspond; give all stages the same number of replicas, "
+        "or leave vertical_sync out"
     ),
     (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "messages between stages are slices already; leave slices out",
     (Feature.WAVES, Feature.TENSOR): (
@@ -112,14 +113,16 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.PRECISION, Feature.UNLIKE_WEIGHTS): (
         "gradient sums have the dtype of the model's weights; give all trained weights the same dtype"
     ),
-    (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
-    (Feature.SHARD_FULL, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
+    (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "a plan with shard: none"),
+    (Feature.SHARD_FULL, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "a plan with shard: none"),
     (Feature.SUBTASKS, Feature.TENSOR): (
         "tensor-parallel ranks have shards of the same weights already; leave subtask_bytes out of the job, or use "
         "tensor: 1"
     ),
-    (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts("a subtask steps its rows", "no subtask_bytes in its job"),
-    (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a tensor-parallel rank steps its shard", "tensor: 1"),
+    (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts(
+        "a subtask steps its rows", "leave subtask_bytes out of the job"
+    ),
+    (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a tensor-parallel rank steps its shard", "a plan with tensor: 1"),
     (Feature.STAGES, Feature.COUPLED_STEPS): (
         "each stage steps its own weights, but this optimizer's step of a weight depends on the other weights; use an "
         "optimizer that steps each weight by itself, such as SGD or Adam, Job.clip_grad_norm for a norm over the whole "
