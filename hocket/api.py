@@ -169,7 +169,9 @@ def _request(batch_size: int | PlanRequest, strategies: Sequence[str], options: 
         return PlanRequest(batch_size, strategies, **options)
     if strategies or options:
         names = ["strategies"] * bool(strategies) + sorted(options)
-        raise InputError("plan", f"a PlanRequest and {', '.join(names)}", "a PlanRequest that says all of it")
+        raise InputError(
+            "plan", f"a PlanRequest and {', '.join(names)}", "a PlanRequest alone, with these as its fields"
+        )
     return batch_size
 
 

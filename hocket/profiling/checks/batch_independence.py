@@ -47,8 +47,8 @@ def first_other(base: RecordedGraph, trace: RecordedGraph) -> str:
 
 def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
     check_unchanging(base.job)
-    sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
     raise CaptureError(
-        f"layer {place}", f"{found} with other samples", f"the same layers and shapes for microbatches of {sizes}",
+        f"layer {place}", f"{found} in a microbatch of {other.microbatch_size} samples",
+        f"the same layers as in a microbatch of {base.microbatch_size} samples, and the same shapes for each sample",
         FIXED,
     )  # fmt: skip

@@ -61,7 +61,9 @@ class LearningRates:
             found = "a schedule in addition to a torch scheduler that Job.optimizer attaches"
             raise InputError(PLACE, found, "only one of them", "Leave the scheduler out of Job.optimizer.")
         if any(base is None for base in self._base):
-            raise InputError(PLACE, f"{type(optimizer).__name__} with a group without a rate", "an optimizer with `lr`")
+            raise InputError(
+                PLACE, f"{type(optimizer).__name__} with a parameter group without `lr`", "`lr` in each group"
+            )
         if isinstance(given, (str, Mapping)):
             named, default = NamedSchedule.read(given), optimizer.defaults.get("lr")
             lr = float(self._base[0] if default is None else default)
@@ -100,7 +102,7 @@ class LearningRates:
         return frozenset(_CHANGED if self._played is not None else ("lr",) if self._factors else ())
 
     def lr(self, step: int) -> list[float | None]:
-        """Return the learning rate of every group; None for a group without a rate."""
+        """Return the learning rate of each parameter group at a step; None for a group without `lr`."""
         found = [values["lr"] for values in self.at(step)] or self._base
         return [None if rate is None else float(rate) for rate in found]
 

@@ -142,7 +142,9 @@ class Worker:
             self._recorder.memory.end(segment.periods)
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
-            raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
+            raise InternalError(
+                f"device {self.number}: at the end of a segment these values are left or missing: {odd}"
+            )
         self.device.end(store)
         self.position = self.device.stream.position(self.program.microbatches(segment.periods))
         return segment.periods

@@ -62,7 +62,7 @@ def run_inline(
 
     Raises:
         ProgramError: no instruction can start (the error names what each lane waits for), or a value is written twice
-            or freed before it is present, or values are left or missing after the epilogue.
+            or freed before it is present, or values are left or missing at the end.
     """
     losses: list[tuple[int, float, float]] = []
 
@@ -120,7 +120,7 @@ class Interpreter:
 
         Raises:
             ProgramError: no instruction can start, a value is written twice or freed before it is present, or values
-                are left or missing after the epilogue.
+                are left or missing at the end.
         """
         while any(self._head(lane) for lane in self.lanes):
             moved = False
@@ -134,9 +134,8 @@ class Interpreter:
             odd = set(store) ^ set(self.program.final(device, self.repeats))
             if odd:
                 found = f"{', '.join(map(str, sorted(odd)))} left or missing"
-                raise ProgramError(
-                    f"device {device}: after the epilogue", found, "all newest weights and no other value"
-                )
+                expected = "the newest weights and optimizer state of the device's stages, and no other value"
+                raise ProgramError(f"device {device}: at the end of the program", found, expected)
             self.devices[device].end(store)
 
     def _head(self, lane: Lane) -> Instruction | None:

@@ -76,7 +76,7 @@ def move_usd(
         InputError: a negative size, or a source cloud without a tariff.
     """
     if not 0 <= size_bytes < inf:
-        raise InputError("bytes to move", str(size_bytes), "a number >= 0")
+        raise InputError("size_bytes", str(size_bytes), "a number of bytes, >= 0")
     if not size_bytes:
         return 0.0
     if source.cloud not in tariffs:

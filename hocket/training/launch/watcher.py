@@ -156,7 +156,9 @@ class Watch:
             self._close(worker)
         *lines, worker.rest = (worker.rest + block).split(b"\n")
         if len(worker.rest) > _MAX_LINE_BYTES:
-            raise InternalError(f"{worker.name} reports a line of more than {_MAX_LINE_BYTES} bytes")
+            raise InternalError(
+                f"{worker.name} sent an event of more than {_MAX_LINE_BYTES} bytes to its parent process"
+            )
         for line in lines:
             event = parse_json(line, worker.name)
             if event["event"] == "error":

@@ -95,7 +95,7 @@ def test_a_forward_that_counts_samples():
             y = super().forward(x)
             return torch.tanh(y) if len(x) == 3 else torch.relu(y)
 
-    with pytest.raises(CaptureError, match="`tanh` instead of `relu` with other samples") as caught:
+    with pytest.raises(CaptureError, match="`tanh` instead of `relu` in a microbatch of 3 samples") as caught:
         capture(job_of(Counts(nn.Linear(6, 3))))
     assert "every number of samples" in caught.value.next_step
 
