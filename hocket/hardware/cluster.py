@@ -163,7 +163,8 @@ class Cluster:
         levels: levels of links, innermost first. The product of the widths is the number of devices.
         device_type: name of the type of all devices, unless `nodes` lists them.
         memory_bytes: memory that a plan may use on each device, if other software needs some. None: all of it.
-        host_memory_bytes: memory of one server (innermost level). None: unknown, so that nothing is swapped.
+        host_memory_bytes: memory of one server (the devices that level 0 joins). None: unknown, so that nothing is
+            swapped.
         host_cores: number of processor cores of one server, for devices that are cores. If more workers compute at the
             same time, all of them run slower. None: every device has its own processor.
         transfer_cores: number of processor cores that a point-to-point message occupies on the sender, and as many on
@@ -288,12 +289,14 @@ class Cluster:
         return self.sender_copies and self.level_between(source, target) == 0
 
     def component(self, device: int, level: int) -> int:
-        """Number of the component of a level that contains a device.
+        """Number of the component that contains a device, counted over the whole cluster.
 
-        Components are numbered over the whole cluster. A shared link belongs to one component.
+        The components of a level are the units that the level joins. At level 0 (a server), the components are
+        devices. At level 1 (a network of servers), the components are servers. If the level's links are shared, each
+        component has one link.
 
         Arguments:
-            level: index of the level that joins the components; at level 0, the component is the device itself.
+            level: index of the level that joins the components.
         """
         return device if level == 0 else device // self._spans[level - 1]
 

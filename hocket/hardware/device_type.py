@@ -22,7 +22,7 @@ class DeviceType:
         host_bandwidth_bytes_per_s: bandwidth of the link between device and host, for each direction.
         host_latency_s: latency of the link between device and host.
         host_shared: True if the devices of a server share the link to the host.
-        launch_s: minimum seconds of a kernel launch.
+        launch_s: minimum seconds of a kernel, the time to launch it.
         price_usd_per_hour: price of one device; None if unknown.
         kernels: efficiency of its kernels relative to the peaks; by default, its keys have their defaults.
         source: where the figures were published.

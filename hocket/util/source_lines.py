@@ -17,7 +17,8 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 def with_lines(text: bytes | str, place: str) -> Iterator[None]:
     """Add the line number to InputErrors about a value of a document.
 
-    An error at "jobs.json: jobs.3.steps" becomes one at "jobs.json, line 5: jobs.3.steps".
+    An error at "jobs.json: jobs.3.steps" becomes one at "jobs.json, line 5: jobs.3.steps". The rest of the error is
+    unchanged.
     """
     try:
         yield

@@ -35,9 +35,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class JobSource:
-    """Code on the call stack at the construction of a job.
+    """Function or module that was executing when a job was constructed.
 
-    The code is either a function without required arguments, or the top level of a module.
+    Other processes call the function, or load the module, to construct the job again. A function has only arguments
+    with default values. `makers_at_work` selects these functions and modules from the call stack.
 
     Attributes:
         name: qualified name of the function; empty for the top level of a module.
@@ -50,7 +51,7 @@ class JobSource:
 
 
 def makers_at_work() -> tuple[JobSource, ...]:
-    """Return the functions in execution that can be called again, innermost first.
+    """Return the functions on the call stack that can be called again, innermost first.
 
     A function counts if its arguments have their default values, and it can be found by its name. The first top level
     of a module on the call stack ends the search, and is the last entry.

@@ -50,7 +50,7 @@ class WorkerState(IntEnum):
 
 
 class _Word:
-    """One 8-byte field of the page."""
+    """8-byte integer field of a `Heartbeat` page, as a descriptor."""
 
     def __init__(self, place: int) -> None:
         self._place = place

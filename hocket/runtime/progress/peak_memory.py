@@ -47,7 +47,10 @@ class PeakMemory:
             self.course.append((self._clock(), float(live_bytes)))
 
     def look(self, periods: int) -> None:
-        """Begin or end the observation; called before each instruction.
+        """Begin the observation, or end it after enough periods; called before each instruction.
+
+        On a CPU, the observation begins at the first instruction and ends after two periods, counted over all segments.
+        On CUDA nothing is observed.
 
         Arguments:
             periods: number of completed periods of the segment.

@@ -43,10 +43,11 @@ class ModelState:
     def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
         """Return the newest weights by global name, not copied.
 
-        Two waves are averaged first.
+        If a device has two replicas of the model (`tick_tock`), their weights are averaged first.
 
         Arguments:
-            gathers: all-gather of each stage with sharded weights, by stage. The call is then collective.
+            gathers: all-gather of each stage with sharded weights, by stage. The call is then collective. It may be
+                left out only if no weights are sharded.
         """
         self.meet()
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self._stages.items())]

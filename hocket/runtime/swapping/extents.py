@@ -179,7 +179,13 @@ def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def size_of(blank: Iterable[Tensor]) -> int:
-    """Return how many bytes a host buffer needs for tensors of these shapes and dtypes."""
+    """Return the size of a host buffer for copies of all these tensors, in bytes.
+
+    There is no padding between the copies.
+
+    Arguments:
+        blank: meta tensors with the shapes, strides and dtypes.
+    """
     return sum(map(_span_bytes, blank))
 
 
@@ -199,10 +205,14 @@ def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent,
 def _offsets(sizes: Sequence[int]) -> list[int]:
     """Compute the offset of each extent in a host buffer without gaps, in bytes.
 
-    Extents lie in the buffer in order of alignment, the largest first, so that each can be read in its own dtype.
+    The alignment of an extent is the largest power of two, at most 16 bytes, that divides its size. Extents with larger
+    alignment come first in the buffer. So each extent can be read in its own dtype, without padding.
 
     Arguments:
         sizes: bytes of each extent.
+
+    Returns:
+        Offsets in the order of `sizes`.
     """
     found, at = [0] * len(sizes), 0
     for k in sorted(range(len(sizes)), key=lambda k: -_divides(sizes[k])):

@@ -186,9 +186,14 @@ class Division:
 
 
 def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
-    """Pad a vocabulary shard to the size of the largest shard, as all-gathers require.
+    """Pad a vocabulary shard with zeros to the size of the largest shard, as all-gathers require.
 
-    Other shards are returned unchanged.
+    The largest shards, and shards of weights without a vocabulary dimension, are returned unchanged.
+
+    Arguments:
+        part: shard of a weight, or of its optimizer state.
+        cut: division of the weight over the ranks.
+        width: tensor-parallel size.
     """
     missing = -(-cut.words // width) - part.shape[cut.dim] if cut.words else 0
     if not missing:

@@ -92,9 +92,10 @@ class OptimizerSteps:
         return self._weights.stream.step(self._program.rule.microbatches(stage, update)[0])
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
-        """Ask the guard whether a step may use these gradients.
+        """Return True if the nan guard lets a step use these gradients.
 
-        With on_nan "skip", the stage's buffers are copied after an update, and restored for a skipped update.
+        The guard looks for nan and infinity. With on_nan "skip", the buffers of the stage's modules (such as running
+        statistics) are copied after each update. A skipped update restores the copies.
         """
         runner = self._stages[stage]
         lets = self._guard.lets(

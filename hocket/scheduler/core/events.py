@@ -229,7 +229,14 @@ class WakeAt(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """A job cannot run under the current conditions, or is given up."""
+    """Report that a job does not run.
+
+    Either the policy refused the job for the current allocation, and may accept it in a later one. Or the job failed
+    too often in a row; then the core has removed it.
+
+    Attributes:
+        reason: why the job does not run.
+    """
 
     job: str
     reason: str

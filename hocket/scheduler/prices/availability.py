@@ -138,5 +138,9 @@ class Notice:
 
 
 def notices(all_of: Iterable[Availability], notice_s: float | None = None) -> tuple[Notice, ...]:
-    """Notices of all instances, in time order."""
+    """Preemption notices of all instances, in time order.
+
+    Arguments:
+        notice_s: seconds from notice to preemption; None for the notice period of each cloud (`NOTICE_S`).
+    """
     return tuple(sorted((n for a in all_of for n in a.notices(notice_s)), key=lambda n: (n.at_s, n.key)))

@@ -245,7 +245,13 @@ class SimulatedWorkers:
                 self._paid.pop(lease.number, None)
 
     def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
-        """Charge leases up to now and return the total cost of each, in dollars."""
+        """Charge each lease for the time since its start, or since the last price change.
+
+        The amount is added to the worker seconds and costs of its jobs.
+
+        Returns:
+            Dollars of each lease since its start.
+        """
         worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
         found = []
         for jobs, (number, _, column, workers, paid_s) in leases:

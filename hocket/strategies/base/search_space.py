@@ -82,10 +82,11 @@ class SearchSpace:
 
     @cached_property
     def saving(self) -> "tuple[Candidate, ...]":
-        """The pipelines of `straight`, with variants that recompute activations.
+        """Balanced pipelines (`straight`), each with variants that recompute activations.
 
-        The variants (`Candidate.thriftier`) are tried if memory is short. They recompute the first stage, which holds
-        the most saved activations in 1F1B, then the first two stages, and so on up to all.
+        The variants (`Candidate.thriftier`) are tried if the pipeline does not fit into memory. The first variant
+        recomputes the first stage, which holds the most saved activations in 1F1B. The next one recomputes the first
+        two stages, and so on up to all.
         """
         return tuple(
             replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))

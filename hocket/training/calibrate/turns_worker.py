@@ -50,7 +50,7 @@ def take_turns(
 ) -> None:
     """Train all plans in turns until each has trained `options.steps` steps.
 
-    Every turn is a segment: the pipeline is drained at its end, as for a checkpoint.
+    Each plan has its own weights. Every turn is a segment: the pipeline is drained at its end, as for a checkpoint.
 
     Raises:
         InputError: job, plans or workers do not fit.

@@ -74,7 +74,7 @@ class _Links:
 
 
 class _Outside(TorchFunctionMode):
-    """Mode that records which tensors blocks pass to each other, and which of their results other code reads.
+    """Mode that records which results of a block are read by other blocks, and which by code outside of blocks.
 
     It is active during one run of the model; hooks call `begin` and `end` around each block.
     """

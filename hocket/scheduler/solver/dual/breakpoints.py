@@ -43,13 +43,12 @@ class Edges:
 
 
 def edges(does: np.ndarray, costs: np.ndarray, asked: np.ndarray) -> Edges:
-    """Cheapest edge of each job for its demand.
+    """Hull edge with each job's cheapest mix of two options that meets its demand.
 
     Arguments:
         does, costs: throughput and cost per unit of time; shape (jobs, options). The last option is idling. A column
             where the job cannot run has an infinite cost.
-        asked: demand of each job, in units of throughput; a larger one than the best option's counts as the best
-            option's.
+        asked: demand of each job, in units of throughput. It is limited to the throughput of the job's fastest option.
     """
     every = np.arange(len(does))
     least = costs.min(axis=1)

@@ -160,12 +160,24 @@ class LineCuts:
         return Labels(self.group, self.rate)
 
     def asked(self, demand: np.ndarray) -> np.ndarray:
-        """Right side of each row, for demands in steps per second, by job."""
+        """Right side of each row: the throughput that the group's jobs demand above the row's rate.
+
+        As in the row, it is divided by the group's maximum throughput.
+
+        Arguments:
+            demand: steps per second, by job.
+        """
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
 
     def done(self, times: np.ndarray) -> np.ndarray:
-        """Left side of each row, for the given values of the variables."""
+        """Left side of each row: the throughput that the group gets above the row's rate.
+
+        As in the row, it is divided by the group's maximum throughput.
+
+        Arguments:
+            times: values of the variables.
+        """
         return np.bincount(self._row, self._value * times[self._column], len(self.group))
 
     def slopes(self, demand: np.ndarray, change: np.ndarray) -> np.ndarray:
