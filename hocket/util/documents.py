@@ -196,8 +196,18 @@ def write_yaml(data: Any) -> str:
     import io
 
     from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import ScalarNode
+    from ruamel.yaml.representer import SafeRepresenter
 
+    class Quoting(SafeRepresenter):
+        """Writes texts that begin with a question mark in quotes: in a list in one line, they would be keys."""
+
+        def represent_str(self, data: str) -> ScalarNode:
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if data.startswith("?") else None)
+
+    Quoting.add_representer(str, Quoting.represent_str)
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = Quoting
     yaml.default_flow_style = None
     yaml.width = 110
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
@@ -132,6 +132,9 @@ def test_yaml_is_version_1_2(text: str, value: Any) -> None:
 
 
 @given(PLAIN)
+@example("?0")
+@example(["?0"])
+@example({"?": "? a"})
 def test_yaml_round_trip(data: Any) -> None:
     """Reading is the inverse of writing, for any plain data."""
     assert parse_yaml(write_yaml({"data": data}), "f") == {"data": data}

@@ -16,7 +16,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.planning.burst.amplification_limit import held_s
 from hocket.planning.plan import Plan
-from hocket.planning.predict.predict import played
+from hocket.planning.predict.predict import played, predict_iteration
 from hocket.profiling.profile import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.program import replica
@@ -114,10 +114,15 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
 def device_s(plan: Plan, profile: ModelProfile) -> float:
     """Device-seconds of a simulated iteration.
 
+    A plan that keeps its devices keeps them for the seconds of an iteration, as searches count them. The mean over the
+    updates of a trace may be less: stages without gradients to sum may be ahead of the others, more with each update.
+
     Raises:
         InputError: plan and profile do not belong together.
     """
-    return _device_s(plan, played(plan, profile).trace)
+    if yields_idle(plan.strategy):
+        return _device_s(plan, played(plan, profile).trace)
+    return held_s(plan.stages, predict_iteration(plan, profile).iteration_s, plan.tensor)
 
 
 def _device_s(plan: Plan, trace: Trace) -> float:

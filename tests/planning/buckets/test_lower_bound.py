@@ -7,16 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.planning.buckets.lower_bound import least_used_s
 from hocket.planning.burst.amplification import device_s
-from hocket.planning.plan import Plan
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.predict import played, predict_iteration
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.profile import ModelProfile
+from hocket.program.trace.update_time import update_s
 from tests.planning.helpers.situations import clusters, profiles
 from tests.tiers import examples
+
+
+def test_stages_that_run_ahead_do_not_make_a_plan_use_less() -> None:
+    """Without gradients to sum, a device whose messages are shorter is ahead of the others, more with each update."""
+    profile = chain(2, forward_s=1e-3, backward_s=1e-3, activation_bytes=1e3, weights_bytes=0, device_type="cpu-core")
+    levels = Level("server", 3, 1e7, 1e-3, False, Link(1e9)), Level("net", 2, 1e8, 1e-3, False, Link(1e9))
+    stages = PlanStage(("layer0",), (0, 1)), PlanStage(("layer1",), (2, 3))
+    plan = Plan("flush", profile.name, 2, 1, stages, Cluster("c", levels, profile.device_type))
+    updates_s = update_s(played(plan, profile).trace)
+    iteration_s = predict_iteration(plan, profile).iteration_s
+    assert updates_s < iteration_s * (1 - 1e-3)
+    assert device_s(plan, profile) == pytest.approx(4 * iteration_s)
+    assert least_used_s(plan, profile) <= device_s(plan, profile) * (1 + 1e-9)
 
 
 @examples(15)
