@@ -142,8 +142,8 @@ def test_computation_bounds_a_round() -> None:
     profile = chain(2, forward_s=1e-3, backward_s=2e-3, activation_bytes=0, weights_bytes=0, microbatch_sizes=(1,))
     stages = tuple(PlanStage((layer.name,), (s,)) for s, layer in enumerate(profile.layers))
     cluster = Cluster("c", (Level("server", 2, 1e12, 0, False),), profile.device_type)
-    run = PlannedRun.of(Plan("flush", profile.name, 20_000, 1, stages, cluster), profile)
+    run = PlannedRun.of(Plan("flush", profile.name, 40_000, 2, stages, cluster), profile)
     sizes = shorter(run.strategy, run.cuts, run.batch)
     assert _round_s(run, sizes) == pytest.approx(3e-3 * (sizes[1] - sizes[0]))
     assert len(shorter_runs(run).runs) == 2
-    assert predict_run(run).iteration_s == pytest.approx(20_001 * 3e-3, rel=1e-6)
+    assert predict_run(run).iteration_s == pytest.approx(40_002 * 3e-3, rel=1e-6)
