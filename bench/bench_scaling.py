@@ -1,6 +1,6 @@
 """Time to accuracy on ever more devices: the kinds of curves of DeepPool's Figures 1 to 3, from its profile of VGG-16.
 
-    python bench/bench_scaling.py PATH/A100_vgg.prof
+    python bench/bench_scaling.py [PATH/A100_vgg.prof]    # by default, the profile in shared/data/deeppool
 
 Prints speedups of weak, strong and batch-optimal scaling by devices, the part of a device in the best batch, and speedups by the
 bandwidth of the network; then whether each is of the published kind.
@@ -16,6 +16,7 @@ from hocket.planning.goals.sample_efficiency import SampleCurve
 from hocket.planning.goals.time_to_accuracy import OPTIMAL, STRONG, WAYS, WEAK, Scaling, data_parallel, scale
 from hocket.profiling.readers import deeppool
 
+PROFILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool" / "A100_vgg.prof"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GIGABITS = (10, 100, 1000, 4800)
 BASE = 256
@@ -54,11 +55,10 @@ def kinds(scalings: dict[int, Scaling]) -> Iterator[tuple[str, bool]]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("profile", type=Path, nargs="?", default=Path("A100_vgg.prof"))
+    parser.add_argument("profile", type=Path, nargs="?", default=PROFILE)
     told = parser.parse_args()
     if not told.profile.exists():
-        print(f"no profile {told.profile}: nothing to show")
-        return
+        raise SystemExit(f"no profile {told.profile}")
     scalings = found(told.profile)
     print(f"{'devices':>8}" + "".join(f"{way:>15}" for way in WAYS) + f"{'of a device':>13}")
     for rows in zip(*(scalings[1000].of(way) for way in WAYS), strict=True):
