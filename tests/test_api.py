@@ -117,7 +117,8 @@ def test_a_request_says_what_options_say() -> None:
     shared = api.plan(PROFILE, CLUSTER, 8, shard="optimizer", strategies=["data_parallel"])
     assert shared.best.plan.shard == "optimizer"
     with pytest.raises(
-        InputError, match="plan: found a PlanRequest and strategies, shards; expected a PlanRequest that"
+        InputError,
+        match="plan: found a PlanRequest and strategies, shards; expected a PlanRequest alone, with these as its fields",
     ):
         api.plan(PROFILE, CLUSTER, request, ["gpipe"], shard="none")
     for model in (PROFILE, "bert-large"):
