@@ -141,7 +141,7 @@ def measured(
     numbers, found = {number for (number,) in asked(request, "number")}, dict[tuple[int, int], int]()
     for _ in range(1 if request.param == "busy" else 3):
         found |= peaks_of(tmp_path_factory.mktemp("peaks"), numbers, request.param)
-        numbers = {n for n, rank in found if n < CUT_FROM and found[n, rank] > predicted[0][n][rank]}
+        numbers = {n % CUT_FROM for n, rank in found if found[n, rank] > predicted[0][n % CUT_FROM][rank]}
         if not numbers:
             break
     return found
@@ -178,10 +178,16 @@ def test_peak_memory_is_predicted_and_never_under(
 
 
 @pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
-def test_peak_memory_of_short_segments(number: int, measured: dict[tuple[int, int], int]) -> None:
+def test_peak_memory_of_short_segments(
+    number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
+) -> None:
     """Peak memory of short segments includes the optimizer state.
 
-    A checkpoint at every step gives segments of one period.
+    A checkpoint at every step gives segments of one period. Where threads are late, each run has other messages in
+    memory at its peak; the proven peak holds for both.
     """
+    close = 0.05 if "busy" in request.node.callspec.id else 0.01
     for device in range(2):
-        assert measured[number + CUT_FROM, device] == pytest.approx(measured[number, device], rel=0.01)
+        cut = measured[number + CUT_FROM, device]
+        assert cut <= predicted[1][number][device]
+        assert cut == pytest.approx(measured[number, device], rel=close)
