@@ -57,11 +57,13 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
     """Number of repetitions of the period that are enough to measure a steady state.
 
     Arguments:
-        batch: number of microbatches after which microbatch sizes repeat; the measured span has a multiple of it.
+        batch: number of microbatches after which microbatch sizes repeat. The measured span has a multiple of it,
+            and as many go before it: replicas with unlike microbatches share cores until their order repeats.
     """
     in_flight = max(program.admitted, len(program.stages), 1)
     warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
-    return max(2 * warm, warm + 1 + batch // gcd(batch, max(program.stride, 1)))
+    alike = batch // gcd(batch, max(program.stride, 1))
+    return max(2 * warm, warm + 1 + alike) + alike - 1
 
 
 def lay_out(program: Program, repeats: int | None = None) -> NodeLayout:

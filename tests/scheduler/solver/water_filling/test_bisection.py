@@ -5,11 +5,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.scheduler.model.snapshot import Entity, Snapshot
 from hocket.scheduler.policies import hierarchical, water_filling
+from hocket.scheduler.solver.lp.linear_program import TOLERANCE, solve
+from hocket.scheduler.solver.lp.variables import AllocationVariables, Constraints
 from hocket.scheduler.solver.parametric import infeasibility_prices
 from hocket.scheduler.solver.water_filling import bisection, levels
 from hocket.scheduler.solver.water_filling.trajectory import JobGroup, Path
@@ -37,9 +39,29 @@ def unlike(seed: int, lines: bool) -> Snapshot:
     return replace(there, throughputs=steps, types=types, jobs=jobs, entities=entities)
 
 
+def bought(there: Snapshot, fractions: np.ndarray, job: int) -> float:
+    """Throughput that a job gains for each unit that all others lose, both as fractions of what a job has alone.
+
+    Where two jobs are nearly as fast as each other on every type, this is thousands: what the solver's tolerance leaves
+    undecided for one of them decides the throughput of the other.
+    """
+    variables = AllocationVariables(there, [np.arange(len(there.jobs))])
+    group, variable, steps = variables.throughput
+    own, alone = variables.group[job], there.throughputs.max(axis=1)[variables.member]
+    part = steps / alone[group]
+    cost = np.zeros(variables.variables)
+    np.subtract.at(cost, variable[group == own], part[group == own])
+    floors = fractions[variables.member] - TOLERANCE
+    floors[own] = -np.inf
+    others = Constraints(group, variable, part, floors, np.full(variables.groups, np.inf))
+    found = solve(variables.program(cost, others), "what others' throughput buys")
+    return float(found.duals[len(variables.limits.lower) :].sum())
+
+
 @POLICIES
 @examples(120)
 @given(seed=st.integers(0, 2**32 - 1), lines=st.booleans())
+@example(seed=1377238, lines=False)
 def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: bool) -> None:
     """Objective and levels equal those of single rounds; the gap is verified."""
     there = unlike(seed, lines)
@@ -51,7 +73,9 @@ def test_who_leaps_stands_where_others_do(policy: ModuleType, seed: int, lines: 
         leapt = policy.allocate(replace(there))
     assert leapt.objective == pytest.approx(plain.objective, rel=1e-7, abs=1e-9)
     scale = there.throughputs.max(axis=1, initial=1e-9)
-    assert leapt.throughput(there) / scale == pytest.approx(plain.throughput(there) / scale, abs=1e-6)
+    before, after = plain.throughput(there) / scale, leapt.throughput(there) / scale
+    for job in np.flatnonzero(np.abs(after - before) > 1e-6):
+        assert abs(after[job] - before[job]) <= 4 * TOLERANCE * bought(there, before, int(job))
     assert leapt.gap <= 1e-6
     assert all(reason.binding for reason in leapt.reasons)
 
