@@ -3,6 +3,7 @@
 import ast
 import json
 import sys
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -126,7 +127,9 @@ def test_nearest_tests_run_first(tools: tuple[ModuleType, ModuleType]) -> None:
     """The file's, its sub-room's, its room's, then all of the selection, then linter and types."""
     path = "hocket/program/check/check.py"
     own = ["tests/program/check/test_check.py", "tests/program/check", "tests/program"]
-    assert list(tools[0].mirrors(path, TOP)) == [place for place in own if (TOP / place).exists()]
+    assert list(import_module("mutation_steps").mirrors(path, TOP)) == [
+        place for place in own if (TOP / place).exists()
+    ]
     steps = list(tools[0].steps(path, TOP, "fast"))
     assert [step.name for step in steps[-4:]] == ["fast: tests", "fast: tests with workers", "lint", "types"]
     assert all(("--fast" in step.command) == step.name.startswith("fast") for step in steps)
@@ -172,6 +175,36 @@ def test_near_leaves_out_tests_of_other_rooms(small: Path, tools: tuple[ModuleTy
     assert near == ["fast: tests/room/test_shape.py", "fast: tests/room", "lint", "types"]
     assert set(near) < set(whole)
     assert "fast: tests with workers" in whole
+
+
+def test_a_group_is_caught_by_tests_that_fail_with_one_alone(tools: tuple[ModuleType, ModuleType]) -> None:
+    """One mistake hides another, two fail a test only together, one does not end, and one fails nothing."""
+    fails = {"first": {"a", "b"}, "hidden": {"c"}, "endless": {"d"}, "quiet": set(), "one": set(), "other": set()}
+
+    def failing(some: Sequence[str], elsewhere: Collection[str]) -> list[str] | None:
+        if "endless" in some:
+            return None
+        seen = set() if {"first", "hidden"} <= set(some) else fails.get("hidden", set()) if "hidden" in some else set()
+        seen |= fails["first"] if "first" in some else set()
+        return sorted((seen | ({"both"} if {"one", "other"} <= set(some) else set())) - set(elsewhere))
+
+    def catches(one: str, tests: Sequence[str]) -> bool:
+        return bool(fails[one] & set(tests))
+
+    assert import_module("mutation_group").caught(list(fails), failing, catches) == ["first", "hidden", "endless"]
+
+
+@pytest.mark.slow
+def test_many_mistakes_in_one_run(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    """The same are caught as one by one; the sources stay."""
+    (small / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--fast', action='store_true')\n"
+    )
+    words = ["--seed", "1", "--count", "100", "--together", "--limit", "60", "-o", str(tmp_path / "found.json")]
+    assert tools[0].main(words) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [one["after"] for one in found["mutants"] if one["result"] == "escaped"] == ["pass"]
+    assert (small / "hocket/room/shape.py").read_text() == SOURCE
 
 
 def test_only_what_escaped_is_tried_again(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""Which of many mistakes a run of the tests catches, with few runs. Standard library only.
+
+A run with all mistakes at once says which tests see any of them. Each mistake alone is then tried by these tests only. A
+mistake is caught only by a test that fails with it alone; the others are tried together again, until no new test fails.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import bootstrap
+from mutants import CAUGHT, ESCAPED, HUNG, Mutant, Outcome, outcome, table
+from mutation_steps import PYTEST, Step, run
+
+FAILURES = 40
+"""Failed tests after which a run with many mistakes ends."""
+
+Mistake = TypeVar("Mistake")
+
+
+def caught(
+    mistakes: Sequence[Mistake],
+    failing: Callable[[Sequence[Mistake], Collection[str]], list[str] | None],
+    catches: Callable[[Mistake, Sequence[str]], bool],
+) -> list[Mistake]:
+    """Mistakes that a run of the tests catches, in the order given.
+
+    Arguments:
+        failing: some tests that fail with all these mistakes at once, apart from those named; none if all others pass;
+            None if the run does not end.
+        catches: True if one of the tests fails, or does not end, with one mistake alone.
+    """
+    left, elsewhere = list(mistakes), set[str]()
+    while left:
+        failed = failing(left, elsewhere)
+        if failed is None:
+            half = len(left) // 2
+            found = (
+                [one for part in (left[:half], left[half:]) for one in caught(part, failing, catches)] if half else left
+            )
+            return [one for one in mistakes if one not in left or one in found]
+        if not failed:
+            break
+        still = [one for one in left if not catches(one, failed)]
+        if len(still) == len(left):  # they fail by several mistakes together, or by chance
+            elsewhere |= set(failed)
+        left = still
+    return [one for one in mistakes if one not in left]
+
+
+def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], limit_s: float) -> list[Outcome]:
+    """Outcomes of mutants that are made all at once, by all tests of the selections."""
+    left, outcomes, cache = list(mutants), [], top.parent / "cache"
+    sources = {path: (top / path).read_bytes() for path in {one.path for one in mutants}}
+    made = iter(range(1, 10**6))
+
+    def with_mistakes(some: Sequence[Mutant], step: Step) -> str:
+        """Run a step with these mistakes, and take them back."""
+        mistaken = dict(sources)
+        for one in sorted(some, key=lambda one: -one.mutation.start):  # from the end: places before it stay
+            mistaken[one.path] = one.mutation.applied(mistaken[one.path])
+        own_s = time.time() + 10 * next(made)  # as in `judged`
+        try:
+            for path, text in mistaken.items():
+                (top / path).write_bytes(text)
+                os.utime(top / path, (own_s, own_s))
+            return run(step, top, limit_s)
+        finally:
+            for path, text in sources.items():
+                (top / path).write_bytes(text)
+
+    for selection in selections:
+        fast = ("--fast",) if selection == "fast" else ()
+        for name, command in bootstrap.tests(["--all"] if selection == "all" else []):
+            words = tuple(word for word in command[1:] if word != bootstrap.SLOWEST)
+
+            def failing(
+                some: Sequence[Mutant], without: Collection[str], words: tuple[str, ...] = words
+            ) -> list[str] | None:
+                shutil.rmtree(cache, ignore_errors=True)
+                more = (
+                    "-q",
+                    f"--maxfail={FAILURES}",
+                    "-o",
+                    f"cache_dir={cache}",
+                    *(f"--deselect={one}" for one in without),
+                )
+                result = with_mistakes(some, Step("together", (sys.executable, "-m", "pytest", *words, *more)))
+                failed = cache / "v" / "cache" / "lastfailed"
+                if result != CAUGHT:
+                    return None if result == HUNG else []
+                return sorted(json.loads(failed.read_text())) if failed.exists() else ["tests"]
+
+            def catches(one: Mutant, tests: Sequence[str], fast: tuple[str, ...] = fast) -> bool:
+                return with_mistakes([one], Step("alone", (*PYTEST, *fast, *tests))) != ESCAPED
+
+            start_s = time.monotonic()
+            found = caught(left, failing, catches)
+            seconds = round((time.monotonic() - start_s) / max(1, len(left)), 1)
+            left = [one for one in left if one not in found]
+            outcomes += [outcome(one, sources[one.path], CAUGHT, f"{selection}: {name}", seconds) for one in found]
+            print(table(outcomes[-len(found) :] if found else []), flush=True)
+    return outcomes + [outcome(one, sources[one.path], ESCAPED, "", 0.0) for one in left]

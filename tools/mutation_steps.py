@@ -1,0 +1,75 @@
+"""Commands that may catch a mutant, the tests nearest to it first. Standard library only."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import bootstrap
+from mutants import CAUGHT, ESCAPED, HUNG
+
+BIN = Path(sys.executable).parent
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that may catch a mutant."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def mirrors(path: str, top: Path) -> Iterator[str]:
+    """Tests of a file, of its sub-rooms from the nearest on, and of its room, as far as they exist."""
+    parts = path.split("/")[1:]
+    own = Path("tests", *parts[:-1], f"test_{parts[-1]}")
+    for place in (own, *(Path("tests", *parts[:k]) for k in range(len(parts) - 1, 0, -1))):
+        if (top / place).exists():
+            yield place.as_posix()
+
+
+def steps(path: str, top: Path, selection: str, near: bool = False) -> Iterator[Step]:
+    """Commands of a selection of tests, the nearest to a file first.
+
+    Arguments:
+        near: leave out tests of other rooms.
+    """
+    fast = ("--fast",) if selection == "fast" else ()
+    beside = bootstrap.side_by_side()
+    for place in mirrors(path, top):
+        spread = beside if not place.endswith(".py") else ()
+        yield Step(f"{selection}: {place}", (*PYTEST, *fast, *spread, place))
+    for name, command in () if near else bootstrap.tests([f"--{selection}"] if selection == "all" else []):
+        yield Step(f"{selection}: {name}", (*PYTEST, *(word for word in command[1:] if word != bootstrap.SLOWEST)))
+    yield Step("lint", (str(BIN / "ruff"), "check", "--no-cache", path))
+    yield Step("types", (str(BIN / "mypy"),))
+
+
+def run(step: Step, top: Path, limit_s: float) -> str:
+    """How a command ends: a failure catches the mutant; one that does not end in time is ended, with all that it started."""
+    # What is compiled, tests as well, is kept for the next mutant.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    compiled = top.parent / "compiled"
+    environment |= {"PYTHONPATH": str(top), "PYTHONPYCACHEPREFIX": str(compiled), "NUMBA_CACHE_DIR": str(compiled)}
+    process = subprocess.Popen(
+        step.command,
+        cwd=top,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return HUNG
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return ESCAPED if code in (0, bootstrap.NO_TESTS) else CAUGHT
