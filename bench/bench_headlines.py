@@ -6,7 +6,7 @@
     python bench/bench_headlines.py --kept --report FOLDER      # and its charts: JCT against load, CDFs, Figures 5.12 and 5.13
 
 Rows that fall short of what was published most come first; "of that" is ours by the published figure: of times as long, as dear or as
-much load; of jobs that are in time; 1 by it where less is better. `--markdown` prints the table of bench/results/headlines.md.
+much load; of jobs that are in time; 1 by it where less is better. bench/results/headlines-kept.txt has the table.
 36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator. `--only WORD` takes headlines with that word in their name.
 """
 
@@ -142,12 +142,12 @@ def lines(ask: Asked, word: str = "") -> list[Line]:
     return sorted(found, key=lambda one: (one.part is None, one.part or 0.0))
 
 
-def as_markdown(found: Sequence[Line]) -> Iterator[str]:
-    """The table of bench/results/headlines.md."""
-    yield "| headline | published | ours | of that | seeds | what it is |"
-    yield "|---|---|---|---|---|---|"
+def table(found: Sequence[Line]) -> Iterator[str]:
+    """Headlines as lines of a table."""
+    yield f"{'headline':<40} {'published':>10}  {'ours':<25} {'of that':>7} {'seeds':>5}  what it is"
     for name, published, ours, part, seeds, what in found:
-        yield f"| {name} | {published} | {ours} | {'' if part is None else f'{part:.2f}'} | {seeds} | {what} |"
+        shown = "" if part is None else f"{part:.2f}"
+        yield f"{name:<40} {published:>10}  {ours:<25} {shown:>7} {seeds:>5}  {what}".rstrip()
 
 
 def main() -> None:
@@ -156,20 +156,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="the paper's windows and seeds")
     parser.add_argument("--quick", action="store_true", help="smaller windows, one seed; the default")
     parser.add_argument("--kept", action="store_true", help="no runs: what headlines.json has of the paper's windows")
-    parser.add_argument("--markdown", action="store_true", help="the table as bench/results/headlines.md has it")
     parser.add_argument("--only", default="", help="headlines with this in their name")
     parser.add_argument("--report", type=Path, help="folder for charts")
     told = parser.parse_args()
     scope = ALL if told.all or told.kept else QUICK
     ask = Asked(Kept(KEPT if told.all or told.kept else None, only=told.kept), scope)
     found = lines(ask, told.only)
-    if told.markdown:
-        print("\n".join(as_markdown(found)))
-        return
-    print(f"\n{'headline':<40} {'published':>10}  {'ours':<20} {'of that':>7} {'seeds':>5}  what it is")
-    for name, published, ours, part, seeds, what in found:
-        shown = "" if part is None else f"{part:.2f}"
-        print(f"{name:<40} {published:>10}  {ours:<20} {shown:>7} {seeds:>5}  {what}")
+    print("", *table(found), sep="\n")
     for text in physical.lines() if "physical" in told.only or not told.only else []:
         print(text)
     if told.report is not None:

@@ -66,6 +66,15 @@ def test_one_number_of_threads_is_a_constant() -> None:
     assert found.alone_s(1e7, 512) == pytest.approx(V100.alone_s(1e7, 512))
 
 
+def test_threads_that_would_leave_no_speed_are_a_constant() -> None:
+    """A line through a share of 0.5 beside 1 thread and -0.05 beside 16 is below 0 at 16: one share is fitted to both."""
+    _, moved = drawn(V100, 0.0, 1)
+    computed = [Computed({1: 1.0}, 0.5, 1.0), Computed({16: 1.0}, 1.05, 1.0)]
+    found = fit(computed, moved, V100.workers).model
+    assert found.taken == 0
+    assert found.computation_s(1.0, 16) == pytest.approx(1 / 0.225)
+
+
 def test_wrong_measurements() -> None:
     computed, moved = drawn(V100, 0.0, 1)
     with pytest.raises(InputError, match="all-reduces alone"):

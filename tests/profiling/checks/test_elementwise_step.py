@@ -108,6 +108,8 @@ def test_no_plan_has_several_stages_with_such_an_optimizer() -> None:
     assert {len(one.plan.stages) for one in found.candidates} == {1}
     assert any(one.strategy == "flush" and "depends on the other weights" in one.reason for one in found.refused)
     plan = next(one.plan for one in search(profile, cluster, PlanRequest(8)).candidates if len(one.plan.stages) > 1)
+    profile.check_stages("stages", 2)
+    coupled.check_stages("stages", 1)
     with pytest.raises(RefusedError, match=r"plan.yaml: stages: found 2, with Lamb.*depends on the other weights"):
         validate(LoadedPlan(replace(plan, shard="none"), coupled, "plan.yaml"))
 

@@ -161,6 +161,7 @@ def extra(lane: Lane, at: int, instruction: Instruction) -> Callable[[Lists], No
 
 
 ACT = Value(ValueKind.ACTIVATION, 0, 0, 1)
+INPUT = Value(ValueKind.INPUT, 1, 0)
 WEIGHTS = Value(ValueKind.WEIGHTS, 1, 0)
 
 
@@ -178,6 +179,7 @@ WEIGHTS = Value(ValueKind.WEIGHTS, 1, 0)
         (change("send 0 #1 act.0>1#1", 0, reads=(ACT,)), "values", ["carries act.0>1#0", "microbatch 1"]),
         (change("send 0 #1 act.0>1#1", 0, reads=()), "values", ["reads nothing", "one value"]),
         (change("forward 1 #1", 1, reads=()), "values", ["does not read", "act.0>1#1"]),
+        (change("forward 1 #0", 1, reads=(INPUT, ACT, WEIGHTS, ACT)), "values", ["reads a value twice in in.1#0, act.0>1#0, w.1v0, act.0>1#0", "each value once"]),
         (change("forward 1 #1", 1, writes=()), "values", ["does not write stash.1#1"]),
         (change("backward 1 #1", 1, frees=(Value(ValueKind.STASH, 1, 7),)), "frees", ["frees stash.1#7"]),
         (remove("backward 1 #1", 1), "missing", ["backward 1 #1 is missing on device 1, lane compute"]),

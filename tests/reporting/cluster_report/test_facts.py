@@ -46,6 +46,14 @@ def test_who_finished_fewer_is_not_compared() -> None:
     assert [c.best for c in found["finished"].cells] == [False, True]
 
 
+def test_percentiles_have_a_name_each() -> None:
+    """The 50th percentile is the median; jobs take 60 and 80 s."""
+    found = rows(clusters.pair())
+    assert found["median JCT"].cells[0].value == "70 s"
+    others = [f"{percent}th percentile of JCT" for percent in (90, 95, 99)]
+    assert [name for name in found if "percentile" in name] == others
+
+
 def test_nobody_finished() -> None:
     """Averages of nothing are not zero."""
     found = rows(clusters.stuck(), clusters.empty())

@@ -43,6 +43,12 @@ def test_one_sentence_says_the_plan(predicted: Callable[..., Any]) -> None:
     assert facts.sentence(again).endswith("every stage recomputed.")
 
 
+def test_chips_count_devices_of_a_type(predicted: Callable[..., Any]) -> None:
+    """Types with their devices come first, then the levels of the network."""
+    plan, _, _ = predicted()
+    assert facts.chips(plan)[:2] == ("4 × v100-16gb", "server: 4 at 80 Gbit/s, shared, latency 0 s")
+
+
 @pytest.mark.parametrize(("batch", "said"), [(8, "2 microbatches of 4."), (9, "3 microbatches of at most 4.")])
 def test_a_smaller_last_microbatch_is_said(predicted: Callable[..., Any], batch: int, said: str) -> None:
     """A batch of 9 is 4, 4 and 1 samples, although 3 microbatches could be equal."""

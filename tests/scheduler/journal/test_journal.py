@@ -277,6 +277,19 @@ def test_a_journal_may_have_any_size(tmp_path: Path) -> None:
     assert len(read(path).events) == 33
 
 
+def test_the_longest_record_is_read_and_a_longer_one_is_not_written(tmp_path: Path) -> None:
+    """Lines have a checksum of 32 digits, a space and a newline beside the record."""
+    path = tmp_path / "journal"
+    with Journal.create(path, SETUP, even) as journal:
+        before = path.stat().st_size
+        journal.record(JobFailed("a", ""), 0.0)
+        rest = room.MAX_RECORD_BYTES - (path.stat().st_size - before - 32 - 2)
+        journal.record(JobFailed("a", "x" * rest), 0.0)
+        with pytest.raises(InputError, match=f"a record of {room.MAX_RECORD_BYTES + 1} bytes"):
+            journal.record(JobFailed("a", "x" * (rest + 1)), 0.0)
+    assert len(read(path).events) == 2
+
+
 def test_a_file_beyond_all_use_is_refused_at_its_beginning(tmp_path: Path) -> None:
     """A huge file, a folder and a missing file are refused."""
     path = tmp_path / "journal"
