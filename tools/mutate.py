@@ -29,7 +29,7 @@ from mutants import ESCAPED, Mutant, Outcome, drawn, escaped_in, every, outcome,
 from mutation_steps import BIN, Step, run, steps
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
+LEFT_OUT = shutil.ignore_patterns(".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info")
 
 
 def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) -> Outcome:

@@ -59,6 +59,13 @@ def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], li
     sources = {path: (top / path).read_bytes() for path in {one.path for one in mutants}}
     made = iter(range(1, 10**6))
 
+    broken: set[str] = set()
+
+    def last_failed() -> list[str]:
+        """Tests that failed in the last run that kept this."""
+        kept = cache / "v" / "cache" / "lastfailed"
+        return sorted(json.loads(kept.read_text())) if kept.exists() else []
+
     def with_mistakes(some: Sequence[Mutant], step: Step) -> str:
         """Run a step with these mistakes, and take them back."""
         mistaken = dict(sources)
@@ -80,7 +87,10 @@ def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], li
             words = tuple(word for word in command[1:] if word != bootstrap.SLOWEST)
 
             def failing(
-                some: Sequence[Mutant], without: Collection[str], words: tuple[str, ...] = words
+                some: Sequence[Mutant],
+                without: Collection[str],
+                words: tuple[str, ...] = words,
+                fast: tuple[str, ...] = fast,
             ) -> list[str] | None:
                 shutil.rmtree(cache, ignore_errors=True)
                 more = (
@@ -88,13 +98,19 @@ def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], li
                     f"--maxfail={FAILURES}",
                     "-o",
                     f"cache_dir={cache}",
-                    *(f"--deselect={one}" for one in without),
+                    *(f"--deselect={one}" for one in {*without, *broken}),
                 )
                 result = with_mistakes(some, Step("together", (sys.executable, "-m", "pytest", *words, *more)))
-                failed = cache / "v" / "cache" / "lastfailed"
                 if result != CAUGHT:
                     return None if result == HUNG else []
-                return sorted(json.loads(failed.read_text())) if failed.exists() else ["tests"]
+                failed = last_failed() or ["tests"]
+                # Tests that fail without any mistake as well say nothing.
+                again = (sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", *fast, *failed)
+                shutil.rmtree(cache, ignore_errors=True)
+                anyway = set(last_failed() if with_mistakes((), Step("none", again)) == CAUGHT else ())
+                broken.update(anyway)
+                print(*(f"fails without a mistake: {one}" for one in sorted(anyway)), sep="\n", flush=True)
+                return [one for one in failed if one not in anyway] or failing(some, {*without, *anyway})
 
             def catches(one: Mutant, tests: Sequence[str], fast: tuple[str, ...] = fast) -> bool:
                 return with_mistakes([one], Step("alone", (*PYTEST, *fast, *tests))) != ESCAPED

@@ -324,7 +324,8 @@ def _prepare(folder: Path, part: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*"):
-            shutil.rmtree(left)
+            # What cannot be removed only uses disk space, unless it is in the way.
+            shutil.rmtree(left, ignore_errors=left != part)
         part.mkdir()
     except OSError as error:
         return str(error)

@@ -1,8 +1,10 @@
 """Traces: columns, events, and the text form that viewers open."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hocket.errors import InputError
@@ -54,6 +56,17 @@ def test_traces_differ_when_anything_does() -> None:
     assert trace() != Trace.of(EVENTS, {0: MEMORY[0]}, trace().meta)
     assert trace() != Trace.of(EVENTS, MEMORY)
     assert trace() != "trace"
+
+
+def test_a_background_job_has_a_thread_of_its_own() -> None:
+    """Viewers find its spans in microseconds; reading gives the seconds back."""
+    found = replace(trace(), background={1: np.array([[0.25, 0.5], [0.6, 0.7]])})
+    assert parse_trace(trace_json(found)) == found
+    shown = [one for one in json.loads(trace_json(found))["traceEvents"] if one.get("cat") == "background"]
+    assert [(one["pid"], one["ts"], one["dur"]) for one in shown] == [
+        (1, 250_000.0, 250_000.0),
+        (1, 600_000.0, pytest.approx(100_000.0)),
+    ]
 
 
 def test_what_viewers_find() -> None:

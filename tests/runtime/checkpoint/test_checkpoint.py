@@ -211,6 +211,25 @@ def test_what_a_death_left_is_ignored_and_removed(tmp_path: Path) -> None:
     assert not torn.exists()
 
 
+def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint set aside whose removal was refused uses disk space only: the next save succeeds."""
+    aside = tmp_path / ".step-00000001.old"
+    aside.mkdir()
+    (aside / "worker-0.safetensors").touch()
+
+    unlink = os.unlink
+
+    def refused(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "worker-0.safetensors":
+            raise PermissionError("Operation not permitted")
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    save(tmp_path, position(2), STATE, alone())
+    assert aside.exists()
+    assert newest(tmp_path, alone(), silent) is not None
+
+
 @contextmanager
 def disk_full(limit_bytes: int) -> Iterator[None]:
     """Let writes beyond `limit_bytes` of a file fail, as on a full disk.

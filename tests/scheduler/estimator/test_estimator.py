@@ -54,6 +54,16 @@ def test_few_measured_pairs_beat_guesses_and_more_are_better() -> None:
     assert rows[1]["told"] < rows[1]["estimate"]  # pairs that the estimator asks for tell more than random ones
 
 
+def test_a_fingerprint_ends_with_ratios_of_its_speeds() -> None:
+    """A job that is twice as fast everywhere has the same ratios, and logarithms that are higher by log 2."""
+    found = start().fingerprints
+    steps = truth().alone[truth().row[NEW]]
+    before, after = found._alone(steps), found._alone(2 * steps)
+    count, weight = len(found.places), found.fitting.alone_weight
+    assert after[:count] - before[:count] == pytest.approx(np.full(count, weight * np.log(2)))
+    assert after[count:] == pytest.approx(before[count:])
+
+
 def test_what_was_measured_replaces_the_estimate() -> None:
     """A measurement replaces the estimate in both directions at its place.
 
