@@ -8,12 +8,11 @@ Source: baselines in Narayanan's dissertation, section 5.7.3.
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
-
 from hocket.scheduler.core.core import Policy
 from hocket.scheduler.core.fifo_baseline import FirstCome
-from hocket.scheduler.core.heterogeneity_agnostic import agnostic
-from hocket.scheduler.model.allocation import ALONE, Allocation, Reason
+from hocket.scheduler.core.heterogeneity_agnostic import agnostic, evenly
+from hocket.scheduler.core.solver_fallback import carried_over
+from hocket.scheduler.model.allocation import Allocation
 from hocket.scheduler.model.snapshot import Snapshot
 from hocket.scheduler.simulation.simulator_options import SimulatorOptions, public
 from hocket.scheduler.solver.lp.interior_allocation import middle
@@ -107,61 +106,3 @@ def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy,
         options = public(blind=True, seed=seed)
         return FirstCome(True, seed), replace(options, settings=replace(options.settings, fill=False))
     return policy_named(name, blind, rest="middle"), public(blind or name == "isolated", seed)
-
-
-def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:
-    """Spread each job's time over the types in proportion to their workers.
-
-    Fractions shrink where a type has too few workers. An agnostic policy has no preferred type. A simplex solver
-    returns a vertex among equally good solutions, which may leave types out; the interior-point solver of the public
-    policies returns an interior point.
-    """
-    workers = snapshot.workers[snapshot.type_of]
-    consolidated = np.array([c.consolidated for c in snapshot.columns])
-    runs = (snapshot.throughputs > 0) & consolidated & (snapshot.scale[:, None] <= workers)
-    share = runs * workers
-    total = share.sum(axis=1, keepdims=True)
-    times = np.bincount(allocation.first, allocation.fraction, len(snapshot.jobs))
-    fraction = times[:, None] * np.divide(share, total, out=np.zeros_like(share), where=total > 0)
-    used = np.zeros(len(snapshot.types))
-    np.add.at(used, snapshot.type_of, snapshot.scale @ fraction)
-    fraction *= np.minimum(1.0, snapshot.workers / np.maximum(used, 1e-12))[snapshot.type_of]
-    first, column = np.nonzero(fraction)
-    return replace(
-        allocation,
-        first=first,
-        second=np.full(len(first), ALONE),
-        column=column,
-        fraction=fraction[first, column],
-    )
-
-
-def carried_over(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str) -> Allocation:
-    """Last allocation for the current jobs, after a solver failure.
-
-    Departed jobs and their pairs are removed, new jobs get nothing, and a note gives the error. Fractions shrink where
-    a type has too few workers.
-
-    Arguments:
-        before, last: last snapshot and its allocation.
-        trouble: error of the solver.
-    """
-    now = {active.job.id: j for j, active in enumerate(snapshot.jobs)}
-    ids = [active.job.id for active in before.jobs]
-    index = np.array([now.get(name, -1) for name in ids] + [ALONE])  # the last entry is for ALONE
-    first, second = index[last.first], index[last.second]
-    stays = (first >= 0) & ((last.second == ALONE) | (second >= 0))
-    first, second, column, fraction = first[stays], second[stays], last.column[stays], last.fraction[stays]
-    pairs = second != ALONE
-    low, high = np.where(pairs, np.minimum(first, second), first), np.where(pairs, np.maximum(first, second), second)
-    kind = snapshot.type_of[column]
-    used = np.bincount(kind, snapshot.scale[first] * fraction, len(snapshot.types))
-    there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
-    known = set(ids)
-    held = Reason("the solver failed: it keeps its previous share", "the next solution")
-    new = Reason("the solver failed, and it arrived after the last solution", "the next solution")
-    reasons = tuple(held if active.job.id in known else new for active in snapshot.jobs)
-    refused = {now[ids[j]]: why for j, why in last.refused.items() if ids[j] in now}
-    entries = low, high, column, fraction * there[kind]
-    note = f"the last allocation, because the solver failed: {trouble}"
-    return Allocation(*entries, last.objective, last.gap, reasons, refused, note)

@@ -9,7 +9,8 @@ import pytest
 from hocket.errors import InputError
 from hocket.scheduler.core.core import Policy
 from hocket.scheduler.core.fifo_baseline import FirstCome
-from hocket.scheduler.core.policy_by_name import as_published, evenly, policy_named
+from hocket.scheduler.core.heterogeneity_agnostic import evenly
+from hocket.scheduler.core.policy_by_name import as_published, policy_named
 from hocket.scheduler.model.allocation import ALONE, Allocation
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Active, Pairs, Snapshot
