@@ -76,6 +76,21 @@ def test_what_the_sender_copies_is_gone_before_its_next_instruction_begins(strat
     assert all(after[device] <= before[device] for device in before)
 
 
+def test_a_message_that_was_sent_meanwhile_is_gone_when_an_instruction_ends() -> None:
+    """The first message ends within the second forward; after this forward, the first stage waits without it."""
+    link = (Level("server", 2, 1e6),)
+    case = Chain("flush", (1, 1), 2, link).case(forward_s=1.0, activation_bytes=1e5, stash_bytes=3e5, weights_bytes=1.0)
+    trace = play(case.program, case.costs, 1).trace
+    end_s = {event.name: event.end_s for event in trace.events if event.device == 0}
+    sent_s, computed_s = end_s["send 0 #0 act.0>1#0"], end_s["forward 0 #1"]
+    assert end_s["forward 0 #0"] < sent_s < computed_s
+    times, held = trace.memory[0]
+    before, after = (
+        held[np.searchsorted(times, at_s, side) - 1] for at_s, side in ((computed_s, "left"), (computed_s, "right"))
+    )
+    assert after < before
+
+
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)
 def test_a_lowered_period_is_the_unrolled_program(chain: Chain) -> None:
     """Repeating the lowered period gives the events and peaks of the whole program."""

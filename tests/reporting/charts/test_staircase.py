@@ -178,6 +178,22 @@ def test_a_run_stands_below_on_the_same_axes(predicted: Callable[..., Any]) -> N
     assert all(row[1] == row[2] for row in found.table.rows)
 
 
+def test_areas_of_kinds_lie_on_each_other(predicted: Callable[..., Any]) -> None:
+    """Forwards begin at 0 devices; above them lie backwards, up to all devices that compute."""
+    plan, trace, _ = predicted(4, 8)
+    found, drawn = stairs_of(trace, choose(trace, plan.microbatches, 1)), staircase(plan, trace, None)
+    assert found is not None
+    assert drawn is not None
+    areas = dict(re.findall(r'<path class="(f0|b0)" d="([^"]*)z"', drawn.drawings[0][1]))
+    heights = {name: [float(y) for y in re.findall(r"V([\d.]+)", path)] for name, path in areas.items()}
+    floor, top = module.BOTTOM, min(min(own) for own in heights.values())
+    device = (floor - top) / found.counts.sum(axis=0).max()
+    assert max(heights["f0"]) == floor
+    assert max(heights["b0"]) <= floor
+    forwards = found.counts[module.FAMILIES.index("f")].max()
+    assert min(heights["f0"]) == pytest.approx(floor - device * forwards, abs=0.1)
+
+
 def test_where_nothing_computes_nothing_is_drawn(predicted: Callable[..., Any]) -> None:
     """An empty trace has no staircase."""
     plan, _, _ = predicted()
