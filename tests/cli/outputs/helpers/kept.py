@@ -1,0 +1,89 @@
+"""Outputs of commands as text that is kept, and the comparison of two such texts.
+
+Numbers may differ in their last digits between machines; everything else is equal letter by letter. Of a report page,
+the text that a reader sees is kept, and for each kind of mark in its drawings their number and the sum of all their
+coordinates: a mark that is elsewhere changes the sum.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from html.parser import HTMLParser
+from math import isclose
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform")
+_DRAWN = ("path", "rect", "line", "circle", "polyline", "polygon", "text", "g", "use")
+
+
+class _Page(HTMLParser):
+    """Visible text of a page, and marks of its drawings; tooltips are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.marks: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.words: defaultdict[str, list[str]] = defaultdict(list)
+        self._open: list[str] = []
+        self._mark = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append(tag)
+        if tag not in _DRAWN:
+            return
+        given = dict(attrs)
+        self._mark = f"{tag}.{given.get('class') or ''}"
+        places = " ".join(given.get(name) or "" for name in _PLACES)
+        self.marks[self._mark] += 1
+        self.sums[self._mark] += sum(map(float, re.findall(r"-?\d+(?:\.\d+)?", places)))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        text = " ".join(data.split())
+        if not text or {"script", "style"} & set(self._open) or (self._open[-1:] == ["title"] and "svg" in self._open):
+            return
+        if "svg" in self._open:
+            self.words[self._mark].append(text)
+        else:
+            self.lines.append(text)
+
+
+def page(html: str) -> str:
+    """What is kept of a report page."""
+    found = _Page()
+    found.feed(html)
+    marks = [
+        f"{kind} {count} {found.sums[kind]:.1f} {' '.join(found.words[kind])}".rstrip()
+        for kind, count in sorted(found.marks.items())
+    ]
+    return (
+        "\n".join([*found.lines, "", "marks, their number, the sum of their coordinates, their text:", *marks]) + "\n"
+    )
+
+
+def document(text: str) -> str:
+    """A JSON document with one line for each key."""
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()) + "\n"
+
+
+def differences(kept: str, found: str, tolerance: float = 1e-6) -> list[str]:
+    """Lines that differ in more than the last digits of numbers, the first ten."""
+    said = []
+    before, after = kept.splitlines(), found.splitlines()
+    for number, (old, new) in enumerate(zip(before, after, strict=False), 1):
+        if old != new and not _close(old, new, tolerance):
+            said.append(f"line {number}:\n  - {old}\n  + {new}")
+    if len(before) != len(after):
+        said.append(f"{len(before)} lines before, {len(after)} now")
+    return said[:10]
+
+
+def _close(old: str, new: str, tolerance: float) -> bool:
+    if NUMBER.sub("", old) != NUMBER.sub("", new):
+        return False
+    numbers = zip(*([float(one.replace(",", "")) for one in NUMBER.findall(text)] for text in (old, new)), strict=True)
+    return all(isclose(a, b, rel_tol=tolerance, abs_tol=1e-9) for a, b in numbers)
