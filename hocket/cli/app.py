@@ -14,7 +14,7 @@ from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.schema import schema
-from hocket.cli.train import train, verify
+from hocket.cli.train import checkpoints, export, train, verify
 from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
@@ -42,6 +42,8 @@ app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
 app.command("verify")(verify.verify)
+app.command("checkpoints")(checkpoints.checkpoints)
+app.command("export", cls=OptionCommand)(export.export)
 app.command("compare")(compare.compare)
 app.command("schema")(schema)
 app.command("papers")(papers)
