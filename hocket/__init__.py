@@ -46,7 +46,18 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train", "list_checkpoints", "export_weights", "__version__"]
+__all__ = [
+    "Job",
+    "PlanRequest",
+    "plan",
+    "profile",
+    "simulate",
+    "tokens",
+    "train",
+    "list_checkpoints",
+    "export_weights",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

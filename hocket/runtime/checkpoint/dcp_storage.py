@@ -257,7 +257,11 @@ def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> t
             raise InputError(item.index.fqn, f"a tensor of {data.properties.dtype}", f"one of {', '.join(_DTYPES)}")
         size = prod(data.chunk.sizes) * data.properties.dtype.itemsize
         shape = list(data.chunk.sizes)
-        entries[_key(item)] = {"dtype": DTYPE_NAMES[data.properties.dtype], "shape": shape, "data_offsets": [at, at + size]}
+        entries[_key(item)] = {
+            "dtype": DTYPE_NAMES[data.properties.dtype],
+            "shape": shape,
+            "data_offsets": [at, at + size],
+        }
         if _key(item) != item.index.fqn:
             wholes[item.index.fqn] = json.dumps(list(data.size))
         name = item.index.fqn.rpartition("@")[0]

@@ -1,76 +1,25 @@
 """Exported weights: whole tensors under the model's own names, whatever plan wrote the checkpoint."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, load_model
-from torch import Tensor, nn
+from torch import nn
 
 from hocket import export_weights
-from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import Job, load_job
-from hocket.runtime.checkpoint.checkpoint import MANIFEST, Checkpoint, Manifest, Position, damaged_path, save
-from hocket.runtime.kv_exchange import KVExchange
+from hocket.profiling.job.job import load_job
+from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest
 from hocket.training.train import train
+from tests.runtime.helpers.exported import logits, tensors_in, write_job
 from tests.system.tiny import Recorder
 
 pytestmark = pytest.mark.workers
 
-# Tied embeddings, a frozen parameter, an unused parameter, a persistent and a non-persistent buffer.
-JOB = """
-import torch
-from torch import nn
-from hocket import Job
-
-torch.manual_seed(0)
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(8, 16)
-        self.down = nn.Linear(16, 8)
-
-    def forward(self, x):
-        return x + self.down(torch.tanh(self.up(x)))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(12, 8)
-        self.blocks = nn.Sequential(Block(), Block())
-        self.norm = nn.LayerNorm(8)
-        self.norm.bias.requires_grad_(False)
-        self.head = nn.Linear(8, 12, bias=False)
-        self.head.weight = self.embed.weight
-        self.unused = nn.Parameter(torch.randn(3))
-        self.register_buffer("scale", torch.full((8,), 0.5))
-        self.register_buffer("offset", torch.arange(8) / 8, persistent=False)
-
-    def forward(self, x):
-        return self.head(self.norm(self.blocks(self.embed(x)) * self.scale + self.offset)).mean(1)
-
-
-def make_job():
-    data = [(torch.tensor([i % 12, (i * 5) % 12, (i * 7) % 12]), torch.tensor(i % 12)) for i in range(64)]
-    return Job(
-        Model(), nn.functional.cross_entropy, data, lambda p: torch.optim.Adam(p, lr=0.05), batch_size=8, name="tied"
-    )
-"""
 # Two workers each: (strategy, cut into so many runs of layers, pipeline stages, shard, tensor-parallel size).
 WAYS = {
     "data_parallel": ("data_parallel", 1, 1, "none", 1),
@@ -100,10 +49,8 @@ def plan_of(job: Path, way: str) -> Plan:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job file."""
-    path = tmp_path_factory.mktemp("job") / "job.py"
-    path.write_text(JOB)
-    return path
+    """The job file of a model with tied embeddings."""
+    return write_job(tmp_path_factory.mktemp("job"))
 
 
 def by_own_way(run: Path, job: Path) -> nn.Module:
@@ -113,12 +60,6 @@ def by_own_way(run: Path, job: Path) -> nn.Module:
     model = load_job(job).model
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in found.items()}, strict=False)
     return model.eval()
-
-
-def logits(model: nn.Module) -> Tensor:
-    """Output of a model without dropout for some samples."""
-    with torch.no_grad():
-        return model.eval()(torch.arange(36).view(12, 3) % 12)
 
 
 @pytest.mark.parametrize("way", list(WAYS))
@@ -143,10 +84,10 @@ def test_an_export_of_any_plan_is_the_trained_model(job: Path, tmp_path: Path, w
     found = export_weights(run, tmp_path / "st", job=job, max_shard_bytes=600)
     index = json.loads((tmp_path / "st" / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"]) == names - {"head.weight"}
-    pieces = [load_file(tmp_path / "st" / file) for file in sorted(set(index["weight_map"].values()))]
-    assert len(pieces) == len(found.files) - 1 > 2
+    assert {file.name for file in found.files} == {*index["weight_map"].values(), "model.safetensors.index.json"}
+    assert len(found.files) > 3
     fresh = load_job(job).model
-    missing, unexpected = fresh.load_state_dict({k: v for piece in pieces for k, v in piece.items()}, strict=False)
+    missing, unexpected = fresh.load_state_dict(tensors_in(tmp_path / "st"), strict=False)
     assert (missing, unexpected) == (["head.weight"], [])
     assert torch.equal(logits(fresh), wanted)
 
@@ -160,4 +101,36 @@ def test_an_export_of_any_plan_is_the_trained_model(job: Path, tmp_path: Path, w
     train(job, alone, steps=3, checkpoint=run, resume=True, listener=resumed)
     loaded = load_job(job)
     loaded.model.load_state_dict(torch.load(tmp_path / "pt" / "model.pt", weights_only=True))
-    assert resumed.losses == [pytest.approx(float(loaded.loss_of(loaded.batch_of_step(2))), rel=1e-6)]
+    assert resumed.losses == [pytest.approx(loaded.loss_of(loaded.batch_of_step(2)).item(), rel=1e-6)]
+
+
+def test_a_hugging_face_model_is_saved_by_its_own_way(tmp_path: Path) -> None:
+    """`from_pretrained` reads config and weights of a trained GPT-2, also shards of the other format beside the config."""
+    transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel\nfrom hocket import Job\ntorch.manual_seed(0)\n"
+        "ids = [torch.arange(k, k + 6) % 20 for k in range(8)]\n"
+        "config = GPT2Config(n_layer=2, n_embd=16, n_head=2, n_positions=8, vocab_size=20)\n"
+        "job = Job(GPT2LMHeadModel(config), None, [{'input_ids': x, 'labels': x} for x in ids],\n"
+        "    lambda p: torch.optim.SGD(p, lr=0.5), batch_size=8, name='hf')\n"
+    )
+    layers = tuple(layer.name for layer in capture(load_job(job)).layers)
+    stages = (PlanStage(layers[:3], (0,)), PlanStage(layers[3:], (1,)))
+    plan = Plan("flush", "hf", 8, 4, stages, Cluster("l", (Level("l", 2, 1e9),), "cpu-core"))
+    train(job, plan, steps=2, checkpoint=tmp_path / "saved", listener=Recorder())
+    ids = torch.arange(8).view(1, 8)
+    with torch.no_grad():
+        wanted, begun = (m(ids).logits for m in (by_own_way(tmp_path / "saved", job), load_job(job).model.eval()))
+        export_weights(tmp_path / "saved", tmp_path / "hf", "hf", job)
+        found = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf").eval()
+        assert torch.equal(found(ids).logits, wanted)
+        assert not torch.equal(begun, wanted), "it was trained"
+        export_weights(tmp_path / "saved", tmp_path / "own", job=job, max_shard_bytes=5000)
+        (tmp_path / "own" / "config.json").write_bytes((tmp_path / "hf" / "config.json").read_bytes())
+        assert len(list((tmp_path / "own").glob("model-*.safetensors"))) > 2
+        found = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "own").eval()
+        assert torch.equal(found(ids).logits, wanted)
+        export_weights(tmp_path / "saved", tmp_path / "shards", "hf", job, max_shard_bytes=5000)
+        found = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "shards").eval()
+        assert torch.equal(found(ids).logits, wanted)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -145,9 +146,10 @@ def _save_pretrained(model: nn.Module, folder: Path, max_shard_bytes: float | No
     Raises:
         InputError: the call failed.
     """
+    save: Any = model.save_pretrained
     options = {} if max_shard_bytes is None else {"max_shard_size": int(max_shard_bytes)}
     try:
-        model.save_pretrained(str(folder), **options)
+        save(str(folder), **options)
     except OSError:
         raise
     except Exception as error:

@@ -14,9 +14,10 @@ import json
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.runtime.checkpoint.dcp_storage import DTYPE_NAMES
@@ -86,6 +87,10 @@ def _write(path: Path, shard: Sequence[str], names: WeightNames, weights: Stored
         stream.write(len(text).to_bytes(8, "little"))
         stream.write(text)
         for name in shard:
-            raw = weights.read(names.stored[name]).reshape(-1)
-            if raw.numel():
-                stream.write(raw.view(torch.uint8).numpy().data)
+            _append(stream, weights.read(names.stored[name]))  # freed before the next one is read
+
+
+def _append(stream: BinaryIO, tensor: Tensor) -> None:
+    """Write the bytes of a tensor."""
+    if tensor.numel():
+        stream.write(tensor.reshape(-1).view(torch.uint8).numpy().data)

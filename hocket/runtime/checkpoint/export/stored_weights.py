@@ -13,6 +13,7 @@ from torch import Tensor
 from hocket.errors import InputError
 from hocket.runtime.checkpoint.checkpoint import Checkpoint
 from hocket.runtime.checkpoint.dcp_storage import StoredTensor, TensorReader
+from hocket.util.units import show_count
 
 _PREFIX = "model."
 
@@ -90,5 +91,5 @@ def _problem_of(shards: Sequence[StoredTensor]) -> str:
             return f"a shard at {shard.offsets} of shape {shard.shape} outside of {whole}"
     held, places = sum(prod(shard.shape) for shard in shards), {shard.offsets for shard in shards}
     if held != prod(whole) or len(places) != len(shards):
-        return f"{len(shards)} shards with {held} elements for shape {whole}"
+        return f"{show_count(len(shards), 'shard')} with {held} elements for shape {whole}"
     return ""
