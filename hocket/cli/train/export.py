@@ -47,7 +47,8 @@ def export(
     largest = None if max_shard is None else read_size(max_shard, "--max-shard")
     found = export_weights(checkpoint, output, format, job, largest, force)
     if json:
-        print_json(as_data(found))
+        paths = {"checkpoint": str(found.checkpoint), "files": [str(file) for file in found.files]}
+        print_json({**as_data(found), **paths})
         return
     for note in found.notes:
         say(f"note: {note}")
