@@ -9,6 +9,7 @@ import typer
 
 from hocket.cli.cluster import app as cluster
 from hocket.cli.measure import overlap, profile, waves
+from hocket.cli.output.option_groups import singly
 from hocket.cli.output.option_places import OptionCommand
 from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
@@ -43,7 +44,7 @@ app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
 app.command("verify")(verify.verify)
 app.command("checkpoints")(checkpoints.checkpoints)
-app.command("export", cls=OptionCommand)(export.export)
+app.command("export", cls=OptionCommand)(singly(export.export))
 app.command("compare")(compare.compare)
 app.command("schema")(schema)
 app.command("papers")(papers)

@@ -1,5 +1,6 @@
 """`hocket export`."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,28 +9,35 @@ import typer
 from hocket.cli.output.options import Json
 
 
-def export(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint (step-...), or the folder of a run: its newest undamaged checkpoint.")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="New or empty folder for the files.")],
+@dataclass(frozen=True)
+class ExportFiles:
+    """Options about the files of an export, as given on the command line."""
+
     format: Annotated[
         str,
         typer.Option(
             help="safetensors; torch (a .pt file of torch.save); or hf (the model's own save_pretrained, needs --job)."
         ),
-    ] = "safetensors",
+    ] = "safetensors"
     job: Annotated[
         Path | None,
         typer.Option(
-            help="The job file. With it, names are exactly those of model.state_dict(): tied tensors have all their names, "
-            "and non-persistent buffers are left out.",
+            help="The job file. With it, names are those of model.state_dict(): tied tensors have all their names (in "
+            "safetensors the first one), and non-persistent buffers are left out."
         ),
-    ] = None,
+    ] = None
     max_shard: Annotated[
         str | None, typer.Option(help="Maximum size of a file, such as 5GB; by default one file. Not for torch.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False,
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False
+
+
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint (step-...), or the folder of a run: its newest undamaged checkpoint.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="New or empty folder for the files.")],
+    files: ExportFiles,
     json: Json = False,
 ) -> None:
     """Write the model's weights of a checkpoint for other programs.
@@ -41,14 +49,13 @@ def export(
     from hocket.cli.output.tables import print_json
     from hocket.printable import say
     from hocket.runtime.checkpoint.export.export import export_weights
-    from hocket.util.schema import as_data
     from hocket.util.units import read_size, show_bytes, show_count
 
-    largest = None if max_shard is None else read_size(max_shard, "--max-shard")
-    found = export_weights(checkpoint, output, format, job, largest, force)
+    largest = None if files.max_shard is None else read_size(files.max_shard, "--max-shard")
+    found = export_weights(checkpoint, output, files.format, files.job, largest, files.force)
     if json:
         paths = {"checkpoint": str(found.checkpoint), "files": [str(file) for file in found.files]}
-        print_json({**as_data(found), **paths})
+        print_json({**asdict(found), **paths})
         return
     for note in found.notes:
         say(f"note: {note}")
