@@ -53,10 +53,13 @@ def make_job():
 """
 
 
-def write_job(folder: Path) -> Path:
-    """Write the job file."""
-    path = folder / "job.py"
-    path.write_text(JOB)
+def write_job(folder: Path, subtasks: bool = False) -> Path:
+    """Write the job file; with subtasks, linear layers are larger and divided by rows."""
+    path, text = folder / "job.py", JOB
+    if subtasks:
+        text = text.replace("8, 16", "8, 64").replace("16, 8", "64, 8")
+        text = text.replace('name="tied"', 'name="tied", subtask_bytes=600')
+    path.write_text(text)
     return path
 
 

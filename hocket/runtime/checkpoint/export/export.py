@@ -129,15 +129,17 @@ def _write_torch(path: Path, model: nn.Module | None, names: WeightNames, weight
     All tensors are in memory once: those of the model are overwritten, if there is one.
     """
     if model is None:
-        state = {name: weights.read(stored) for name, stored in names.stored.items()}
+        found = {stored: weights.read(stored) for stored in names.once.values()}
     else:
         load_into(model, names, weights)
         every = tensors_of(model)
-        state = {name: every[name].detach() for name in names.stored}
+        found = {stored: every[name].detach().cpu() for name, stored in names.once.items()}
+    state = {name: found[stored] for name, stored in names.stored.items()}
     try:
         torch.save(state, path)
     except RuntimeError as error:  # torch's writer reports a full disk so
-        raise InputError(str(path.name), str(error).splitlines()[0], "enough disk space") from None
+        why = f"torch.save failed: {str(error).splitlines()[0]}"
+        raise InputError(path.name, why, "enough disk space", "Nothing was changed.") from None
 
 
 def _save_pretrained(model: nn.Module, folder: Path, max_shard_bytes: float | None) -> None:

@@ -72,8 +72,15 @@ def names_of_model(model: nn.Module, weights: StoredWeights) -> WeightNames:
 
 
 def load_into(model: nn.Module, names: WeightNames, weights: StoredWeights) -> None:
-    """Copy the tensors of a checkpoint into a model, one at a time."""
+    """Copy the tensors of a checkpoint into a model, one at a time.
+
+    Raises:
+        InputError: the model is on the meta device, which keeps no values.
+    """
     every = tensors_of(model)
+    if meta := next((name for name in names.stored if every[name].is_meta), None):
+        step = "Build the model on the CPU, or use --format safetensors."
+        raise InputError(f"Job.model: {meta}", "a tensor on the meta device", "a tensor with values", step)
     with torch.no_grad():
         for name, stored in names.once.items():
             every[name].copy_(weights.read(stored))
