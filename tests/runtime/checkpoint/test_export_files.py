@@ -1,5 +1,6 @@
 """Files of an export: names, shards, memory, damaged checkpoints, existing files, refusals."""
 
+import resource
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -131,6 +132,38 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
         export_weights(own, out, "hf", job, force=True)
     assert (out / "model.safetensors").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "out", "own", "run"]
+
+
+@pytest.mark.parametrize("format", ["safetensors", "torch"])
+def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path, format: str) -> None:
+    """A full disk gives one clear error; the earlier export is whole, and no temporary file is left."""
+    run, out = written(tmp_path / "run", {"a": torch.zeros(5000)}), tmp_path / "out"
+    export_weights(run, out, format)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # the error is EFBIG instead of ENOSPC
+    try:
+        with pytest.raises(InputError, match="enough disk space"):
+            export_weights(run, out, format, force=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_model_without_values_is_only_asked_for_names(job: Path, tmp_path: Path) -> None:
+    """A job that builds its model on the meta device can be exported to safetensors, and is refused for torch."""
+    meta = tmp_path / "job.py"
+    on_meta = "def on_meta():\n    with torch.device('meta'):\n        return Model()\n\n\ndef make_job():"
+    meta.write_text(
+        job.read_text().replace("        Model(),", "        on_meta(),").replace("def make_job():", on_meta)
+    )
+    state = load_job(job).model.state_dict()
+    run = written(tmp_path / "run", {name: tensor for name, tensor in state.items() if name != "head.weight"})
+    with pytest.raises(InputError, match="meta device"):
+        export_weights(run, tmp_path / "out", "torch", meta)
+    export_weights(run, tmp_path / "out", job=meta)
+    assert torch.equal(tensors_in(tmp_path / "out")["embed.weight"], state["embed.weight"])
 
 
 def test_refusals(job: Path, tmp_path: Path) -> None:
