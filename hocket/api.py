@@ -275,4 +275,5 @@ def export_weights(
     """
     from hocket.runtime.checkpoint.export.export import export_weights as run
 
+    refuse_in_job_file("hocket.export_weights")
     return run(checkpoint, output, format, job, max_shard_bytes, force)

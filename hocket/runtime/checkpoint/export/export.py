@@ -61,7 +61,8 @@ def export_weights(
         output: folder for the files.
         format: "safetensors"; "torch", a file of `torch.save`; or "hf", the `save_pretrained` of the job's model.
         job: the job, or the path of its file. With it, tied tensors have all their names, and buffers that
-            `state_dict()` leaves out are left out. Format "hf" requires it.
+            `state_dict()` leaves out are left out. Format "hf" requires it. The checkpoint's weights are loaded into
+            the job's model, except for "safetensors".
         max_shard_bytes: maximum tensor bytes of a file, not for "torch"; by default one file.
         force: replace the files of an earlier export.
 
