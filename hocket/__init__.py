@@ -34,13 +34,34 @@ ROOMS = (
 )
 
 if TYPE_CHECKING:
-    from hocket.api import Job, PlanRequest, plan, profile, simulate, tokens, train
+    from hocket.api import (
+        Job,
+        PlanRequest,
+        export_weights,
+        list_checkpoints,
+        plan,
+        profile,
+        simulate,
+        tokens,
+        train,
+    )
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train", "__version__"]
+__all__ = [
+    "Job",
+    "PlanRequest",
+    "plan",
+    "profile",
+    "simulate",
+    "tokens",
+    "train",
+    "list_checkpoints",
+    "export_weights",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import hocket` costs milliseconds."""
-    if name in ("Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"):
+    if name in __all__:
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Public Python interface: `Job`, `profile`, `plan`, `simulate` and `train`.
+"""Public Python interface: `Job`, `profile`, `plan`, `simulate`, `train`, `list_checkpoints` and `export_weights`.
 
 `PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Each function
 accepts a profile, a cluster or a plan as an object or as the path of its file. Results can be saved and edited.
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from hocket.cost.analytic.calibration import Calibration
     from hocket.planning.goals.subclusters import Planned
     from hocket.planning.mesh.plan_model import SizedSearch
+    from hocket.runtime.checkpoint.export.export import Exported
+    from hocket.runtime.checkpoint.listing import ListedCheckpoint
     from hocket.training.worker.monitor.listener import RunSummary as Trained
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"]
+__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train", "list_checkpoints", "export_weights"]
 
 
 def profile(
@@ -227,3 +229,51 @@ def train(
     from hocket.training.train import train as run
 
     return run(job, plan, steps=steps, on_step=on_step, **options)
+
+
+def list_checkpoints(folder: str | Path) -> "list[ListedCheckpoint]":
+    """List the checkpoints of a run, newest last, and verify the checksums of all their files.
+
+    Checkpoints that a resumed run set aside as damaged are included.
+
+    Arguments:
+        folder: folder of all checkpoints, the `checkpoint` of `train`.
+
+    Raises:
+        InputError: no such folder, or a folder without checkpoints.
+    """
+    from hocket.runtime.checkpoint.listing import list_checkpoints as run
+
+    return run(folder)
+
+
+def export_weights(
+    checkpoint: str | Path,
+    output: str | Path,
+    format: str = "safetensors",
+    job: Job | str | Path | None = None,
+    max_shard_bytes: float | None = None,
+    force: bool = False,
+) -> "Exported":
+    """Write the model's weights of a checkpoint to files that other programs read.
+
+    Any plan may have written the checkpoint. Tensors have the names of the model's `state_dict()`.
+
+    Arguments:
+        checkpoint: folder of one checkpoint (step-...), or folder of a run, of which the newest undamaged checkpoint is
+            exported.
+        output: folder for the files.
+        format: "safetensors"; "torch", a file of `torch.save`; or "hf", the `save_pretrained` of the job's model.
+        job: the job, or the path of its file. With it, tied tensors have all their names, and buffers that
+            `state_dict()` leaves out are left out. Format "hf" requires it. The checkpoint's weights are loaded into
+            the job's model, except for "safetensors".
+        max_shard_bytes: maximum tensor bytes of a file, not for "torch"; by default one file.
+        force: replace the files of an earlier export.
+
+    Raises:
+        InputError: no undamaged checkpoint, a checkpoint of another job, or an output folder that has files.
+    """
+    from hocket.runtime.checkpoint.export.export import export_weights as run
+
+    refuse_in_job_file("hocket.export_weights")
+    return run(checkpoint, output, format, job, max_shard_bytes, force)

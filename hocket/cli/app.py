@@ -9,12 +9,13 @@ import typer
 
 from hocket.cli.cluster import app as cluster
 from hocket.cli.measure import overlap, profile, waves
+from hocket.cli.output.option_groups import singly
 from hocket.cli.output.option_places import OptionCommand
 from hocket.cli.papers import papers
 from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.schema import schema
-from hocket.cli.train import train, verify
+from hocket.cli.train import checkpoints, export, train, verify
 from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
@@ -42,6 +43,8 @@ app.command("check")(simulate.check)
 app.command("simulate")(simulate.simulate)
 app.command("train", cls=ResumingCommand)(train.train)
 app.command("verify")(verify.verify)
+app.command("checkpoints")(checkpoints.checkpoints)
+app.command("export", cls=OptionCommand)(singly(export.export))
 app.command("compare")(compare.compare)
 app.command("schema")(schema)
 app.command("papers")(papers)

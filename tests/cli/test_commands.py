@@ -397,6 +397,8 @@ def test_help_and_version(run: Run) -> None:
         "check",
         "simulate",
         "train",
+        "checkpoints",
+        "export",
         "compare",
         "schema",
         "papers",

@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from hocket.errors import InputError
 
-_OTHERS = {"microbatch_sizes": "microbatch", "batch_size": "batch", "shards": "shard"}
+_OTHERS = {"microbatch_sizes": "microbatch", "batch_size": "batch", "shards": "shard", "max_shard_bytes": "max_shard"}
 """Option name of each Python argument that the command line spells otherwise."""
 
 

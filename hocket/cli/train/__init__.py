@@ -1,1 +1,1 @@
-"""Commands that train: `train`, `verify`, `demo`."""
+"""Commands that train, and commands for checkpoints: `train`, `verify`, `demo`, `checkpoints`, `export`."""

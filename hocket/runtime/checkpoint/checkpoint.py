@@ -49,6 +49,7 @@ from hocket.util.schema import as_data, read_as
 FORMAT = "hocket-checkpoint-1"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,18})")
+_ASIDE = re.compile(_NAME.pattern + r"\.damaged(-\d+)?")
 _MAX_MANIFEST_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
 
@@ -185,6 +186,18 @@ def names_in(folder: Path) -> list[str]:
     """
     names = [path.name for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
     return sorted(names, key=step_of)
+
+
+def names_aside(folder: Path) -> list[str]:
+    """Return the names of the damaged checkpoints that were renamed (step-....damaged), sorted."""
+    return sorted(path.name for path in folder.glob("step-*") if _ASIDE.fullmatch(path.name))
+
+
+def is_step_folder(path: Path) -> bool:
+    """True for the folder of one checkpoint, also of a damaged one."""
+    name = path.absolute().name
+    named = _NAME.fullmatch(name) or _ASIDE.fullmatch(name)
+    return path.is_dir() and (bool(named) or (path / MANIFEST).is_file())
 
 
 def step_of(name: str) -> int:

@@ -51,7 +51,8 @@ _DTYPES = {
     "C64": torch.complex64,
     "C128": torch.complex128,
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+"""Name of each dtype in a safetensors header."""
 _MAX_HEADER_BYTES = 100 * 2**20  # the limit of the format's own readers
 _ALIGNMENT = 8
 
@@ -252,11 +253,15 @@ def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> t
     for item in items:
         data = item.tensor_data
         assert data is not None
-        if data.properties.dtype not in _NAMES:
+        if data.properties.dtype not in DTYPE_NAMES:
             raise InputError(item.index.fqn, f"a tensor of {data.properties.dtype}", f"one of {', '.join(_DTYPES)}")
         size = prod(data.chunk.sizes) * data.properties.dtype.itemsize
         shape = list(data.chunk.sizes)
-        entries[_key(item)] = {"dtype": _NAMES[data.properties.dtype], "shape": shape, "data_offsets": [at, at + size]}
+        entries[_key(item)] = {
+            "dtype": DTYPE_NAMES[data.properties.dtype],
+            "shape": shape,
+            "data_offsets": [at, at + size],
+        }
         if _key(item) != item.index.fqn:
             wholes[item.index.fqn] = json.dumps(list(data.size))
         name = item.index.fqn.rpartition("@")[0]

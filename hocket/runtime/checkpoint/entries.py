@@ -26,7 +26,7 @@ def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
     Arguments:
         state: entries by checkpoint name.
     """
-    own = {f"model.{name}": tensor for name, tensor in _tensors_of(job.model).items()}
+    own = {f"model.{name}": tensor for name, tensor in tensors_of(job.model).items()}
     found = []
     for key, value in state.items():
         if (
@@ -48,7 +48,7 @@ def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
     Arguments:
         held: names of the parameters and buffers that stages hold.
     """
-    every = _tensors_of(job.model)
+    every = tensors_of(job.model)
     seen, stored = {id(every[name]) for name in held if name in every}, job.model.state_dict()
     found = {}
     for name, tensor in every.items():
@@ -58,7 +58,7 @@ def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
     return found
 
 
-def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers under all their names, also buffers that `state_dict` leaves out."""
     return {
         **dict(model.named_parameters(remove_duplicate=False)),

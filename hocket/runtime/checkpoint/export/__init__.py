@@ -1,0 +1,1 @@
+"""Export: the weights of a checkpoint in files that other programs read."""
