@@ -27,7 +27,7 @@ from hocket.reporting import DemoRow, PlanResults, demo_html, slower_by
 from hocket.strategies.base.strategy import members
 from hocket.training.calibrate.local_links import measure_local
 from hocket.training.calibrate.train_in_turns import STEPS, Turned, Turns, train_in_turns
-from hocket.training.launch.local import MAX_LOCAL_WORKERS
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS
 from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.files import check_folder_to_write, write_atomic
 from hocket.util.schema import as_data

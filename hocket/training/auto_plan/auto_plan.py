@@ -2,7 +2,7 @@
 
 Everything is kept in the folder `.hocket` beside the job, and found again by its content (kept_files.py): the profile
 by the job, the links by the machine, the plan by both. If nothing has changed, a run begins at once. This file does not
-import torch.
+import torch. It imports the planner only when the fork server is already loading torch.
 """
 
 import os
@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.planning.plan import Plan
-from hocket.planning.search.request import PlanRequest
-from hocket.planning.search.search import search
 from hocket.profiling.job.job import Job, check_job_file
 from hocket.profiling.measure.stopwatch import SPENT
 from hocket.profiling.profile import ModelProfile
-from hocket.training.auto_plan.kept_files import FOLDER, KeptFiles, key_of
+from hocket.training.auto_plan.kept_files import FOLDER, KeptFiles, key_in, key_of
 from hocket.training.auto_plan.profile_job import Progress, profile_job
 from hocket.training.auto_plan.profile_request import ProfileRequest, machine, versions
-from hocket.training.calibrate.local_links import measure_local
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS
 from hocket.training.launch.worker_spec import JobSpec
-from hocket.util.files import check_folder_to_write, digest, read_bytes
+from hocket.util.files import check_folder_to_write
 from hocket.util.units import show_count, show_seconds
+
+if TYPE_CHECKING:
+    from hocket.planning.plan import Plan
 
 LINKS_BUDGET_S = 1.5
 LINKS_EFFORT = 0.5
@@ -44,11 +45,22 @@ class AutoPlanRequest:
         workers: number of workers.
         threads: threads of each worker.
         again: True to measure and plan again, whatever is kept.
+
+    Raises:
+        InputError: a number is too small, or there are more workers than a run starts on one machine.
     """
 
     workers: int = DEFAULT_WORKERS
     threads: int = 1
     again: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("threads", self.threads)):
+            if value < 1:
+                raise InputError(name, str(value), ">= 1")
+        if self.workers > MAX_LOCAL_WORKERS:
+            step = "Plan for several machines with a cluster file, and start the training with torchrun."
+            raise InputError("workers", str(self.workers), f"at most {MAX_LOCAL_WORKERS} on one machine", step)
 
 
 @contextmanager
@@ -75,7 +87,7 @@ def auto_plan(
         except InputError as error:
             # Training needs no folder beside the job: its code may be mounted read-only.
             written = Path(unkept)
-            say(f"nothing is kept for the next run: {error.found} ({error.place})")
+            say(f"nothing is kept for the next run, because of {error.place}: {error.found}")
         yield _Steps(spec, request, KeptFiles(folder, written), say, progress).plan()
 
 
@@ -96,6 +108,8 @@ class _Steps:
         """Return the path of the plan, kept or new."""
         start_s = time.perf_counter()
         profile_path, profiled = self._profile()
+        from hocket.planning.plan import Plan
+
         links_path, measured = self._links()
         profile, cluster = ModelProfile.read(profile_path), Cluster.read(links_path)
         path = self._plan(profile, profile_path, cluster, links_path)
@@ -134,6 +148,8 @@ class _Steps:
         path = None if request.again else self._find("links", key, Cluster.read)
         if path is not None:
             return path, False
+        from hocket.training.calibrate.local_links import measure_local
+
         start_s = time.perf_counter()
         if self._progress is not None:
             self._progress(0, 0, "links")
@@ -147,11 +163,17 @@ class _Steps:
 
     def _plan(self, profile: ModelProfile, profile_path: Path, cluster: Cluster, links_path: Path) -> Path:
         """Return the path of the plan; search for it if it is not kept."""
-        decides = {"profile": profile.digest, "links": digest(read_bytes(links_path)), "batch": profile.batch_size}
-        key = key_of({**decides, **versions()})
+        from hocket.planning.plan import Plan
+
+        key = key_of({"profile": key_in(profile_path), "links": key_in(links_path), "batch": profile.batch_size})
         path = None if self._request.again else self._find("plan", key, Plan.read)
         if path is not None:
-            return path
+            kept = Plan.read(path)
+            if kept.profile_digest == profile.digest and kept.cluster == cluster:
+                return path
+        from hocket.planning.search.request import PlanRequest
+        from hocket.planning.search.search import search
+
         found = search(
             profile,
             cluster,
@@ -178,7 +200,7 @@ class _Steps:
             self._say(f"{FOLDER}/{name} is damaged or was edited; a new one is made")
 
 
-def _told(plan: Plan) -> str:
+def _told(plan: "Plan") -> str:
     """Describe a plan in some words: strategy, stages, workers and microbatches."""
     workers = len(plan.worker_devices)
     stages = "" if len(plan.stages) == 1 else f" with {len(plan.stages)} stages"

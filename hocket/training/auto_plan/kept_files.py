@@ -26,6 +26,11 @@ def key_of(decides: Mapping[str, Any]) -> str:
     return digest(json.dumps(decides, sort_keys=True).encode())[:_LETTERS]
 
 
+def key_in(path: Path) -> str:
+    """Return the key in the name of a kept file."""
+    return path.name.split("-")[1]
+
+
 @dataclass(frozen=True)
 class KeptFiles:
     """Folders in which files are found and kept.

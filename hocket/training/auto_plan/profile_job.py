@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from hocket.training.launch.environment import worker_environment
 from hocket.training.launch.failures import understand
 from hocket.util.documents import parse_json
 from hocket.util.files import write_atomic
+
+# Modules that this process needs next: it imports them while the fork server imports torch.
+_NEXT = ("hocket.planning.plan", "hocket.planning.load", "hocket.training.launch.local")
 
 Progress = Callable[[float, float, str], None]
 
@@ -77,6 +81,8 @@ def _reports(request: Path, threads: int) -> Iterator[dict[str, Any]]:
         finally:
             os.close(report_to)
         try:
+            for name in _NEXT:
+                import_module(name)
             for line in stream:
                 yield parse_json(line, "profiling process")
         finally:

@@ -13,7 +13,7 @@ from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes
 from hocket.util.schema import read_as
 
-BUDGET_S = 4.0
+BUDGET_S = 3.0
 """Seconds to time layers, at most about; a small model reaches the most iterations in a fraction of it."""
 _SIZES = 4
 

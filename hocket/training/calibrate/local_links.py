@@ -29,7 +29,7 @@ from hocket.hardware.links import (
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of, stay_on
-from hocket.training.launch.environment import worker_environment
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
 from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes, write_atomic
 from hocket.util.malloc import keep_freed_memory
@@ -41,7 +41,6 @@ _LONGER = 3  # factor of the time limit for the next attempt
 _TRIES = 3
 # Microbatches and updates in which the engine's overhead is measured; the first updates do not count.
 _ROUNDS, _FIRST_UPDATES, _UPDATES = 40, 20, 40
-_MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
 def measure_local(
@@ -68,8 +67,8 @@ def measure_local(
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise InputError(name, str(value), ">= 1")
-    if workers > _MOST_WORKERS:
-        raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
+    if workers > MAX_LOCAL_WORKERS:
+        raise InputError("workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
     # A single worker sends no messages. Its level has the memory's bandwidth, which is never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     found = _Found()

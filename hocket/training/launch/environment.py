@@ -1,7 +1,9 @@
-"""Environment variables of local worker processes."""
+"""Local worker processes: their largest number, and their environment variables."""
 
 import os
 import socket
+
+MAX_LOCAL_WORKERS = 64
 
 
 def worker_environment(threads: int) -> dict[str, str]:

@@ -30,7 +30,7 @@ from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.training.calibrate.run_feedback import predicted_now
 from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of
-from hocket.training.launch.environment import worker_environment
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
 from hocket.training.launch.watcher import LocalWorker, Watch
 from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
 from hocket.training.run_plan import RunPlan
@@ -40,8 +40,6 @@ from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import worker_names
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count
-
-MAX_LOCAL_WORKERS = 64
 
 
 def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
