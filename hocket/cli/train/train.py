@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from hocket.cli.train.plan_option import PlanFile, PlanOption, Replan, Workers, named_plan, shown_plan
 from hocket.cli.train.resume_option import Resume, read_resume
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per step, then the summary.")]
@@ -13,28 +14,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per st
 
 def train(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
-    plan: Annotated[
-        Path | None,
-        typer.Argument(help="A plan file, from `hocket plan`; without one, a plan is made.", show_default=False),
-    ] = None,
+    plan: PlanFile = None,
     steps: Annotated[int, typer.Option(help="Total optimizer updates, including updates before a resume.")] = 100,
-    workers: Annotated[
-        int | None,
-        typer.Option("-n", "--workers", help="Local workers to plan for, without a plan file; 2 by default."),
-    ] = None,
-    plan_option: Annotated[
-        str | None,
-        typer.Option(
-            "--plan",
-            metavar="auto|FILE",
-            help="The plan file; or auto, the default without a plan file: profile the job, measure the links and plan, "
-            "and keep the results in .hocket beside the job.",
-            show_default=False,
-        ),
-    ] = None,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="Without a plan file: measure and plan again, whatever is kept.")
-    ] = False,
+    workers: Workers = None,
+    plan_option: PlanOption = None,
+    replan: Replan = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; without it none are written.")
     ] = None,
@@ -88,34 +72,34 @@ def train(
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
-    from hocket.cli.train.plan_to_train import AskedPlan, plan_to_train
+    from hocket.training.auto_plan.plan_to_train import AskedPlan
+    from hocket.training.train import check_order, checked_options
     from hocket.training.train import train as run
     from hocket.training.worker.monitor.display import listener
     from hocket.training.worker.options import INTERRUPTED
     from hocket.training.worker.ranks import shows_the_run
     from hocket.util.units import read_rate
 
-    asked = AskedPlan.of(plan, plan_option, workers, replan)
+    options: dict[str, Any] = {
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "every": every,
+        "keep": keep,
+        "resume": read_resume(resume),
+        "on_nan": on_nan,
+        "device": device,
+        "threads": threads,
+        "pin": pin,
+        "trace": str(trace) if trace else None,
+        "host_link_bytes_per_s": read_rate(host_link, "--host-link") if host_link else None,
+        "silence_s": silence_s,
+        "debug": debug or json,
+    }
+    asked = AskedPlan(named_plan(plan, plan_option), workers, replan)
+    if asked.plan is not None:
+        check_order(job, asked.plan)
     try:
-        with plan_to_train(job, asked, device, threads, json) as planned:
-            summary = run(
-                job,
-                planned,
-                steps=steps,
-                listener=listener(json),
-                checkpoint=str(checkpoint) if checkpoint else None,
-                every=every,
-                keep=keep,
-                resume=read_resume(resume),
-                on_nan=on_nan,
-                device=device,
-                threads=threads,
-                pin=pin,
-                trace=str(trace) if trace else None,
-                host_link_bytes_per_s=read_rate(host_link, "--host-link") if host_link else None,
-                silence_s=silence_s,
-                debug=debug or json,
-            )
+        with shown_plan(job, asked, checked_options(steps, options), json) as planned:
+            summary = run(job, planned, steps=steps, listener=listener(json), **options)
     except KeyboardInterrupt as error:
         if shows_the_run():
             print(str(error) or "interrupted", file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import hocket
 from hocket.planning.plan import Plan
 from hocket.profiling.profile import ModelProfile
 from tests.cli.conftest import JOB, Run
@@ -89,7 +90,8 @@ def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str]) -
     by_hand, err = trained("job.py", str(plan), folder=folder)
     assert said(err) == []
     by_option, _ = trained("job.py", "--plan", str(plan), folder=folder)
-    assert losses == again == by_hand == by_option
+    by_python = list(hocket.train(folder / "job.py", steps=2).losses)
+    assert losses == again == by_hand == by_option == by_python
     assert len(losses) == 2
 
 
@@ -179,10 +181,25 @@ def test_an_interruption_leaves_whole_files(tmp_path: Path) -> None:
         (("job.py", "-n", "0"), ("workers", "0", ">= 1")),
         (("job.py", "-n", "65"), ("workers", "65", "at most 64")),
         (("job.py", "--device", "cuda"), ("--device", "cuda", "hocket plan")),
+        (("job.py", "--steps", "-1"), ("steps", "-1")),
+        (("job.py", "--trace", "nowhere/trace.json"), ("trace", "nowhere")),
+        (("job.py", "--checkpoint", "saved", "--resume"), ("checkpoint", "saved")),
         (("jobs.py",), ("jobs.py", "no such file")),
         (("plan.yaml",), ("plan.yaml",)),
     ],
-    ids=["two plans", "workers", "replan", "no workers", "too many workers", "cuda", "no file", "a plan alone"],
+    ids=[
+        "two plans",
+        "workers",
+        "replan",
+        "no workers",
+        "too many workers",
+        "cuda",
+        "steps",
+        "trace",
+        "no checkpoint",
+        "no file",
+        "a plan alone",
+    ],  # fmt: skip
 )
 def test_refusals(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: tuple[str, ...]
