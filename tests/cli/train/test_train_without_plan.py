@@ -199,7 +199,7 @@ def test_an_interruption_leaves_whole_files(tmp_path: Path) -> None:
         "no checkpoint",
         "no file",
         "a plan alone",
-    ],  # fmt: skip
+    ],
 )
 def test_refusals(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: tuple[str, ...]
