@@ -15,6 +15,7 @@ from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.schema import schema
 from hocket.cli.train import train, verify
+from hocket.cli.train.init import init
 from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 
 app.command("demo")(train.demo)
+app.command("init")(init)
 app.command("profile")(profile.profile)
 app.command("calibrate")(profile.calibrate)
 app.command("import")(profile.import_profile)
@@ -62,7 +64,7 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Start with `hocket demo`; then `hocket profile`, `plan`, `check` and `train`.
+    """Start with `hocket demo`; then write your own job with `hocket init`, and train it with `hocket train`.
 
-    `hocket profile` and the commands after it use your own job.
+    `hocket profile`, `plan`, `check` and `simulate` do one step each, and leave the choices to you.
     """

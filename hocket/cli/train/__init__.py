@@ -1,1 +1,1 @@
-"""Commands that train: `train`, `verify`, `demo`."""
+"""Commands that train: `train`, `verify`, `demo`, `init`."""
