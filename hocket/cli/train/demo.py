@@ -36,7 +36,7 @@ from hocket.util.schema import as_data
 from hocket.util.units import show_bytes, show_number, show_seconds
 
 JOB = Path(__file__).parents[2] / "models" / "demo_job.py"
-PROFILE_BUDGET_S = 20.0
+PROFILE_BUDGET_S, PROFILE_ROUNDS = 20.0, 3
 LINKS_BUDGET_S = 6.0
 
 
@@ -207,7 +207,9 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 def _profile(workers: int) -> ModelProfile:
     """Measure the profile of the demo's job for some workers, as `hocket train` without a plan does."""
     with tempfile.TemporaryDirectory(prefix="hocket-demo-") as folder:
-        request = ProfileRequest(JobSpec.of(JOB), workers, budget_s=PROFILE_BUDGET_S, written=folder)
+        request = ProfileRequest(
+            JobSpec.of(JOB), workers, budget_s=PROFILE_BUDGET_S, rounds=PROFILE_ROUNDS, written=folder
+        )
         return ModelProfile.read(profile_job(request).path)
 
 

@@ -28,7 +28,7 @@ from hocket.profiling.measure.compile_speedup import ends_of, speedup
 from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profiling.measure.request import USUAL_REQUEST, MeasureRequest
 from hocket.profiling.measure.stopwatch import Stopwatch
-from hocket.profiling.measure.timing import ROUNDS, LayerTimer, Times, deviation, timed
+from hocket.profiling.measure.timing import LayerTimer, Times, deviation, timed
 from hocket.profiling.measure.worker_costs import StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.util.malloc import keep_freed_memory
@@ -66,7 +66,7 @@ def measure(
     if place.type == "cpu":
         keep_freed_memory()  # as workers do: page faults would be counted as computation
     tell, threads, budget_s = request.tell, request.threads, request.budget_s
-    total = (1 + ROUNDS) * len(sizes) + 1
+    total = (1 + request.rounds) * len(sizes) + 1
     # The companions load the job while this process captures it.
     with BackgroundLoad(job.path, request.neighbours, threads) as companions:
         captured = capture(job, max_layers=request.max_layers)
@@ -85,8 +85,8 @@ def measure(
                 single, whole, batch = _made(graph, place)
                 columns.append((graph.microbatch_size, count_bytes(single, batch), Times()))
             watch.lap("bytes of layers")
-            share_s = budget_s / len(graphs) / ROUNDS
-            for k, (graph, (size, _, times)) in enumerate(zip(graphs * ROUNDS, columns * ROUNDS, strict=True)):
+            share_s, rounds = budget_s / len(graphs) / request.rounds, request.rounds
+            for k, (graph, (size, _, times)) in enumerate(zip(graphs * rounds, columns * rounds, strict=True)):
                 # Built again in each round: several sizes at once would need the memory of several models.
                 single, whole, batch = _made(graph, place)
                 companions.train(size)

@@ -15,6 +15,8 @@ from hocket.util.schema import read_as
 
 BUDGET_S = 3.0
 """Seconds to time layers, at most about; a small model reaches the most iterations in a fraction of it."""
+ROUNDS = 2
+"""Rounds through the microbatch sizes; a large model takes the least iterations of each, whatever the budget."""
 _SIZES = 4
 
 
@@ -26,7 +28,7 @@ class ProfileRequest:
         job: the job.
         workers: workers of the planned run.
         threads: threads of each worker.
-        budget_s: approximate seconds to time layers.
+        budget_s, rounds: approximate seconds to time layers, and rounds through the microbatch sizes.
         folder: folder with kept profiles; empty if none is kept.
         written: folder for a new profile.
         again: True to measure even if a profile is kept.
@@ -36,6 +38,7 @@ class ProfileRequest:
     workers: int
     threads: int = 1
     budget_s: float = BUDGET_S
+    rounds: int = ROUNDS
     folder: str = ""
     written: str = ""
     again: bool = False

@@ -65,7 +65,11 @@ def profiled(request: ProfileRequest, report: PipeReport) -> dict[str, Any]:
         report.send({"event": "progress", "done": done, "total": total, "what": what})
 
     settings = MeasureRequest(
-        budget_s=request.budget_s, threads=request.threads, neighbours=request.neighbours, progress=progress
+        budget_s=request.budget_s,
+        rounds=request.rounds,
+        threads=request.threads,
+        neighbours=request.neighbours,
+        progress=progress,
     )
     path = kept.keep("profile", key, measure(job, sizes, settings).to_json(), ".json")
     return {"event": "profile", "path": str(path), "measured": True, "damaged": kept.damaged}
