@@ -67,9 +67,11 @@ def shown_plan(job: Path, asked: "AskedPlan", options: Options, json: bool) -> I
     """
     from hocket.training.auto_plan.plan_to_train import plan_to_train
 
+    out = sys.stderr if json else sys.stdout
+
     def tell(line: str) -> None:
-        out = sys.stderr if json else sys.stdout
-        say(line, file=out)
+        # On a terminal the progress bar stands in for sys.stdout, to print above itself. A file gets the line itself.
+        say(line, file=sys.stdout if out.isatty() and not json else out)
         out.flush()  # a log shows the line when it is said, not minutes later
 
     with ExitStack() as files:
