@@ -14,7 +14,7 @@ from hocket.hardware.device_type import DeviceType
 from hocket.hardware.resolve import device_type_of
 from hocket.planning.load import LoadedPlan, open_plan, opened, validate
 from hocket.planning.plan import Plan
-from hocket.planning.search.request import PlanRequest
+from hocket.planning.search.request import AUTO, PlanRequest
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
@@ -209,15 +209,19 @@ def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | 
 
 def train(
     job: Job | str | Path,
-    plan: Plan | str | Path,
+    plan: Plan | str | Path = AUTO,
     *,
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    workers: int | None = None,
     **options: Any,
 ) -> "Trained":
     """Train a job with a plan on local workers, or as one worker under `torchrun`.
 
     Arguments:
+        plan: a plan, its path, or "auto": the job is profiled, the links are measured and the fastest plan is made.
+            These files are kept in the folder `.hocket` beside the job's file, and used again for the same job.
+        workers: local workers to plan for, with the plan "auto"; 2 by default.
         steps: total optimizer updates, including updates before a resume.
         on_step: callback for each step; its argument has the step's number, loss and samples.
         options: attributes of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or
@@ -225,10 +229,18 @@ def train(
 
     Returns:
         Summary of the run.
+
+    Raises:
+        InputError: `workers` is given with a plan; or no plan can be made here (see `plan_to_train`).
     """
+    from hocket.training.auto_plan.plan_to_train import AskedPlan, plan_to_train
+    from hocket.training.train import checked_options
     from hocket.training.train import train as run
 
-    return run(job, plan, steps=steps, on_step=on_step, **options)
+    refuse_in_job_file("hocket.train")
+    asked = AskedPlan(None if plan == AUTO else plan, workers)
+    with plan_to_train(job, asked, checked_options(steps, options)) as made:
+        return run(job, made, steps=steps, on_step=on_step, **options)
 
 
 def list_checkpoints(folder: str | Path) -> "list[ListedCheckpoint]":

@@ -16,6 +16,7 @@ from hocket.cli.plan import compare, plan, simulate, what_if
 from hocket.cli.plan.scaling import scaling
 from hocket.cli.schema import schema
 from hocket.cli.train import checkpoints, export, train, verify
+from hocket.cli.train.init import init
 from hocket.cli.train.resume_option import ResumingCommand
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 
 app.command("demo")(train.demo)
+app.command("init")(init)
 app.command("profile")(profile.profile)
 app.command("calibrate")(profile.calibrate)
 app.command("import")(profile.import_profile)
@@ -65,7 +67,7 @@ def top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Start with `hocket demo`; then `hocket profile`, `plan`, `check` and `train`.
+    """Start with `hocket demo`; then write your own job with `hocket init`, and train it with `hocket train`.
 
-    `hocket profile` and the commands after it use your own job.
+    `hocket profile`, `plan`, `check` and `simulate` do one step each, and leave the choices to you.
     """

@@ -54,7 +54,7 @@ def train(
     """
     refuse_in_job_file("hocket.train")
     check_order(job, plan)
-    given = _options(steps, options)
+    given = checked_options(steps, options)
     run_plan = RunPlan.of(plan)
     listener = listener or Quiet(on_step)
     try:
@@ -108,7 +108,16 @@ def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, list
     return launch(job, run_plan, options, listener)
 
 
-def _options(steps: int, options: dict[str, Any]) -> Options:
+def checked_options(steps: int, options: dict[str, Any]) -> Options:
+    """Check the options of a run before any work.
+
+    Arguments:
+        steps: total optimizer updates.
+        options: other attributes of Options, by name.
+
+    Raises:
+        InputError: an unknown option, an impossible value, or a file or folder that cannot be used.
+    """
     known = [name for name in Options.__dataclass_fields__ if name != "steps"]
     for name in options:
         if name not in known:

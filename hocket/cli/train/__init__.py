@@ -1,1 +1,1 @@
-"""Commands that train, and commands for checkpoints: `train`, `verify`, `demo`, `checkpoints`, `export`."""
+"""Commands for training and for what it writes: `train`, `verify`, `demo`, `init`, `checkpoints`, `export`."""

@@ -4,6 +4,7 @@ The GPT is trained on real text with local workers. Predictions are printed besi
 """
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,24 +19,24 @@ from hocket.planning.predict.predict import predict
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Evaluated
 from hocket.planning.search.search import search
-from hocket.profiling.job.job import load_job
-from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import ModelProfile
 from hocket.program.trace.chrome import read_trace, save_trace
 from hocket.program.trace.error_parts import KERNEL, Parts, waits_share
 from hocket.reporting import DemoRow, PlanResults, demo_html, slower_by
 from hocket.strategies.base.strategy import members
+from hocket.training.auto_plan.profile_job import profile_job
+from hocket.training.auto_plan.profile_request import ProfileRequest
 from hocket.training.calibrate.local_links import measure_local
 from hocket.training.calibrate.train_in_turns import STEPS, Turned, Turns, train_in_turns
-from hocket.training.launch.local import MAX_LOCAL_WORKERS
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS
+from hocket.training.launch.worker_spec import JobSpec
 from hocket.training.worker.monitor.listener import RunSummary
 from hocket.util.files import check_folder_to_write, write_atomic
 from hocket.util.schema import as_data
 from hocket.util.units import show_bytes, show_number, show_seconds
 
 JOB = Path(__file__).parents[2] / "models" / "demo_job.py"
-MICROBATCH_SIZES = (1, 2, 4, 8)
-PROFILE_BUDGET_S = 20.0
+PROFILE_BUDGET_S, PROFILE_ROUNDS = 20.0, 3
 LINKS_BUDGET_S = 6.0
 
 
@@ -124,9 +125,6 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         raise InputError("--workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
     if steps < 1:
         raise InputError("--steps", str(steps), ">= 1")
-    from hocket.profiling.measure.measure import measure
-    from hocket.profiling.measure.request import MeasureRequest
-
     say = _quiet if json else _loud
     if text is not None:
         _check_text(text)
@@ -139,10 +137,8 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         raise InputError(str(output), error.strerror or str(error), "a writable folder") from None
     began = time.perf_counter()
 
-    say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
-    job = load_job(JOB)
-    busy = min(usual_neighbours(), workers - 1)
-    profile = measure(job, MICROBATCH_SIZES, MeasureRequest(budget_s=PROFILE_BUDGET_S, neighbours=busy))
+    say("1  profile: every layer of the GPT, forward and backward, for some microbatch sizes")
+    profile = _profile(workers)
     profile.save(output / "profile.json")
     weights = sum(layer.weights_bytes for layer in profile.layers)
     say(f"   {len(profile.layers)} layers, {show_bytes(weights)} of weights")
@@ -154,7 +150,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say(f"   {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {show_seconds(link.latency_s)} latency")
 
     say("3  plan: every strategy's choices, simulated")
-    found = search(profile, cluster, PlanRequest(job.batch_size, synchronous=False), profile_path="profile.json")
+    found = search(profile, cluster, PlanRequest(profile.batch_size, synchronous=False), profile_path="profile.json")
     best = _one_each(found.candidates, workers)
     say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
 
@@ -206,6 +202,15 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     _print_rows(outcomes)
     _print_errors(rows)
     print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
+
+
+def _profile(workers: int) -> ModelProfile:
+    """Measure the profile of the demo's job for some workers, as `hocket train` without a plan does."""
+    with tempfile.TemporaryDirectory(prefix="hocket-demo-") as folder:
+        request = ProfileRequest(
+            JobSpec.of(JOB), workers, budget_s=PROFILE_BUDGET_S, rounds=PROFILE_ROUNDS, written=folder
+        )
+        return ModelProfile.read(profile_job(request).path)
 
 
 def _trained(

@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from hocket.cli.train.plan_option import PlanFile, PlanOption, Replan, Workers, named_plan, shown_plan
 from hocket.cli.train.resume_option import Resume, read_resume
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per step, then the summary.")]
@@ -13,8 +14,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one per st
 
 def train(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
-    plan: Annotated[Path, typer.Argument(help="A plan file, from `hocket plan`.")],
+    plan: PlanFile = None,
     steps: Annotated[int, typer.Option(help="Total optimizer updates, including updates before a resume.")] = 100,
+    workers: Workers = None,
+    plan_option: PlanOption = None,
+    replan: Replan = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; without it none are written.")
     ] = None,
@@ -59,35 +63,43 @@ def train(
 
     Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
 
+    Without a plan file: hocket train job.py -n 2
+
+    The job is then profiled, the links between the workers are measured, and the fastest plan is made. The next run of
+    the same job begins at once.
+
     A plan that `hocket check` refuses is refused with the same message, if its profile is available.
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
+    from hocket.training.auto_plan.plan_to_train import AskedPlan
+    from hocket.training.train import check_order, checked_options
     from hocket.training.train import train as run
     from hocket.training.worker.monitor.display import listener
     from hocket.training.worker.options import INTERRUPTED
     from hocket.training.worker.ranks import shows_the_run
     from hocket.util.units import read_rate
 
+    options: dict[str, Any] = {
+        "checkpoint": str(checkpoint) if checkpoint else None,
+        "every": every,
+        "keep": keep,
+        "resume": read_resume(resume),
+        "on_nan": on_nan,
+        "device": device,
+        "threads": threads,
+        "pin": pin,
+        "trace": str(trace) if trace else None,
+        "host_link_bytes_per_s": read_rate(host_link, "--host-link") if host_link else None,
+        "silence_s": silence_s,
+        "debug": debug or json,
+    }
+    asked = AskedPlan(named_plan(plan, plan_option), workers, replan)
+    if asked.plan is not None:
+        check_order(job, asked.plan)
     try:
-        summary = run(
-            job,
-            plan,
-            steps=steps,
-            listener=listener(json),
-            checkpoint=str(checkpoint) if checkpoint else None,
-            every=every,
-            keep=keep,
-            resume=read_resume(resume),
-            on_nan=on_nan,
-            device=device,
-            threads=threads,
-            pin=pin,
-            trace=str(trace) if trace else None,
-            host_link_bytes_per_s=read_rate(host_link, "--host-link") if host_link else None,
-            silence_s=silence_s,
-            debug=debug or json,
-        )
+        with shown_plan(job, asked, checked_options(steps, options), json) as planned:
+            summary = run(job, planned, steps=steps, listener=listener(json), **options)
     except KeyboardInterrupt as error:
         if shows_the_run():
             print(str(error) or "interrupted", file=sys.stderr)

@@ -45,12 +45,16 @@ def likeness(job: "Job") -> Likeness:
 
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     settings = {name: _plain(getattr(job, name)) for name in _SETTINGS}
-    settings |= {"loss": _told(job.loss), "loss_weight": _told(job.loss_weight), "lr_schedule": _told(job.lr_schedule)}
+    settings |= {
+        "loss": loss_name(job.loss),
+        "loss_weight": loss_name(job.loss_weight),
+        "lr_schedule": loss_name(job.lr_schedule),
+    }
     settings |= {"samples": len(job.data)}
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
-        "modules": {f"module {name}" if name else "the model": _module(m) for name, m in job.model.named_modules()},
+        "modules": {f"module {name}" if name else "the model": module_text(m) for name, m in job.model.named_modules()},
         "optimizer": _optimizer(job),
         "data": _data(job),
         "loss": one_loss(job),
@@ -69,7 +73,7 @@ def _of(tensor: "Tensor") -> dict[str, Any]:
     return found | {"values": [x if isfinite(x) else None for x in numbers]}
 
 
-def _module(module: "nn.Module") -> str:
+def module_text(module: "nn.Module") -> str:
     """Describe a module: its class and its mode, with the settings of modules of torch."""
     kind = type(module)
     # The text of another library may contain what differs between processes, such as addresses.
@@ -121,7 +125,7 @@ def _data(job: "Job") -> dict[str, Sums]:
         return {}
 
 
-def _told(given: Any) -> Any:
+def loss_name(given: Any) -> Any:
     """Describe a loss, a loss weight or a schedule: its value, or the name of the function."""
     from hocket.profiling.job.loss_weight import Tokens
 

@@ -27,7 +27,8 @@ from hocket.profiling.measure.background_load import BackgroundLoad
 from hocket.profiling.measure.compile_speedup import ends_of, speedup
 from hocket.profiling.measure.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profiling.measure.request import USUAL_REQUEST, MeasureRequest
-from hocket.profiling.measure.timing import ROUNDS, LayerTimer, Times, deviation, timed
+from hocket.profiling.measure.stopwatch import Stopwatch
+from hocket.profiling.measure.timing import LayerTimer, Times, deviation, timed
 from hocket.profiling.measure.worker_costs import StepMode, WorkerCosts
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.util.malloc import keep_freed_memory
@@ -60,12 +61,12 @@ def measure(
     if not sizes:
         found = ", ".join(map(str, microbatch_sizes)) or "none"
         raise InputError("microbatch_sizes", found, f"at least one from 1 to {job.batch_size}, the job's batch_size")
-    place = request.place()
+    place, watch = request.place(), Stopwatch()
     check_repeatable(job)
     if place.type == "cpu":
         keep_freed_memory()  # as workers do: page faults would be counted as computation
     tell, threads, budget_s = request.tell, request.threads, request.budget_s
-    total = (1 + ROUNDS) * len(sizes) + 1
+    total = (1 + request.rounds) * len(sizes) + 1
     # The companions load the job while this process captures it.
     with BackgroundLoad(job.path, request.neighbours, threads) as companions:
         captured = capture(job, max_layers=request.max_layers)
@@ -74,30 +75,37 @@ def measure(
         graphs, notes = captured.for_sizes(sizes)
         if not verify(graphs[-1]):
             notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
+        watch.lap("capture")
         with _quiet(threads, place):
             added = additivity(job, [name for layer in captured.layers for name in layer.written])
+            watch.lap("checks of the loss")
             columns: list[tuple[int, list[LayerBytes], Times]] = []
             for k, graph in enumerate(graphs):
                 tell(k, total, f"bytes of microbatches of {graph.microbatch_size}")
                 single, whole, batch = _made(graph, place)
                 columns.append((graph.microbatch_size, count_bytes(single, batch), Times()))
-            share_s = budget_s / len(graphs) / ROUNDS
-            for k, (graph, (size, _, times)) in enumerate(zip(graphs * ROUNDS, columns * ROUNDS, strict=True)):
+            watch.lap("bytes of layers")
+            share_s, rounds = budget_s / len(graphs) / request.rounds, request.rounds
+            for k, (graph, (size, _, times)) in enumerate(zip(graphs * rounds, columns * rounds, strict=True)):
                 # Built again in each round: several sizes at once would need the memory of several models.
                 single, whole, batch = _made(graph, place)
                 companions.train(size)
+                watch.lap("start of busy neighbours" if request.neighbours else "seconds of layers")
                 tell(len(graphs) + k, total, f"seconds of microbatches of {size}")
                 timer = LayerTimer(graph, batch, place, request.clock)
                 timed(timer, single, whole, share_s, times)
+                watch.lap("seconds of layers")
             busy = companions.busy
             tell(total - 1, total, "optimizer step")
             step = _optimizer(whole, [layer.parameters for layer in captured.layers], [times for *_, times in columns])
+            watch.lap("optimizer step")
             code = None
             if request.compile:
                 tell(total - 1, total, f"code of {request.compile}")
                 usual = np.median(np.array(columns[-1][2].forward) + np.array(columns[-1][2].backward), axis=0)
                 timers = [LayerTimer(graph, graph.first_inputs(place), place, request.clock) for graph in graphs]
                 code = speedup(timers, ends_of(usual.tolist()), request.compile, budget_s / 4)
+                watch.lap("torch.compile")
     if request.neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     notes += added.notes
@@ -109,7 +117,7 @@ def measure(
         [column for column, _ in made],
         step,
         source=f"measured by hocket with torch {torch.__version__}",
-        notes=tuple(notes),
+        notes=(*notes, watch.note),
         loss_parts=added.finding,
     )
     return replace(assemble(job, captured, measured), compiled=code)

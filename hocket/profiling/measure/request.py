@@ -11,6 +11,7 @@ import torch
 from hocket.errors import InputError
 from hocket.profiling.job.job import check_device
 from hocket.profiling.measure.core_time import on_core_s
+from hocket.profiling.measure.timing import ROUNDS
 from hocket.profiling.measure.worker_costs import Clock
 
 Progress = Callable[[int, int, str], None]
@@ -23,7 +24,8 @@ class MeasureRequest:
     Attributes:
         device: the device, such as "cpu" or "cuda".
         device_type: device type of the profile, by default "cpu-core" or the CUDA device's name.
-        budget_s: approximate seconds of measurement over all sizes; each size gets at least 6 iterations.
+        budget_s: approximate seconds of measurement over all sizes; each size gets at least 2 iterations a round.
+        rounds: rounds through all sizes, at least 1. A slow spell of the machine then affects all sizes.
         threads: threads of one worker, on a CPU.
         neighbours: number of companions that train the job meanwhile on a CPU, as the other workers of a machine will
             (see `hocket.profiling.measure.background_load.usual_neighbours`). A job without a file is measured alone,
@@ -37,6 +39,7 @@ class MeasureRequest:
     device: str | torch.device = "cpu"
     device_type: str | None = None
     budget_s: float = 40.0
+    rounds: int = ROUNDS
     threads: int = 1
     neighbours: int = 0
     max_layers: int = 64

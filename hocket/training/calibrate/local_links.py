@@ -6,7 +6,6 @@
 import argparse
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -30,6 +29,7 @@ from hocket.hardware.links import (
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of, stay_on
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
 from hocket.util.documents import parse_json
 from hocket.util.files import read_bytes, write_atomic
 from hocket.util.malloc import keep_freed_memory
@@ -39,16 +39,21 @@ DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
 _LONGER = 3  # factor of the time limit for the next attempt
 _TRIES = 3
-_MOST_WORKERS = 64  # as many as a run starts on one machine
+# Microbatches and updates in which the engine's overhead is measured; the first updates do not count.
+_ROUNDS, _FIRST_UPDATES, _UPDATES = 40, 20, 40
 
 
-def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0) -> Cluster:
+def measure_local(
+    workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0, effort: float = 1.0
+) -> Cluster:
     """Measure this machine as a cluster of `workers` processes.
 
     Arguments:
         threads: threads of each worker.
-        limit_s: approximate time to measure, in seconds; the start of the workers takes some seconds more.
+        limit_s: approximate time to measure messages, in seconds; the start of the workers and the engine's overhead
+            take some seconds more.
         timeout_s: maximum wait for the workers, in seconds.
+        effort: factor of the number of measurements of the engine's overhead.
 
     Returns:
         A cluster with one level, "local". It has latency and bandwidth of messages through shared memory and of gloo's
@@ -62,13 +67,13 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise InputError(name, str(value), ">= 1")
-    if workers > _MOST_WORKERS:
-        raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
+    if workers > MAX_LOCAL_WORKERS:
+        raise InputError("workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
     # A single worker sends no messages. Its level has the memory's bandwidth, which is never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     found = _Found()
     if workers > 1:
-        found, level = _fitted(level, threads, limit_s, timeout_s, _TRIES)
+        found, level = _fitted(level, _Effort(threads, limit_s, timeout_s, effort), _TRIES)
     # Messages between computing workers take longer than messages between otherwise idle workers.
     size_bytes, seconds = found.message
     seen_s = seconds - size_bytes / level.bandwidth_bytes_per_s
@@ -90,21 +95,37 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     )
 
 
-def _fitted(level: Level, threads: int, limit_s: float, timeout_s: float, tries: int) -> tuple["_Found", Level]:
+@dataclass(frozen=True)
+class _Effort:
+    """Threads, time limits and number of measurements (see `measure_local`)."""
+
+    threads: int
+    limit_s: float
+    timeout_s: float
+    effort: float
+
+    @property
+    def longer(self) -> "_Effort":
+        """The effort of the next attempt."""
+        more_s = _LONGER * self.limit_s
+        return replace(self, limit_s=more_s, timeout_s=self.timeout_s + more_s)
+
+
+def _fitted(level: Level, effort: _Effort, tries: int) -> tuple["_Found", Level]:
     """Measure workers and fit their link; for longer if the fit fails, `tries` times.
 
     Raises:
         InputError, WorkerLost: see `measure_local`.
     """
-    found = _measured(level.width, threads, limit_s, timeout_s)
-    alone = level.width * threads <= usable_cores()
+    found = _measured(level.width, effort)
+    alone = level.width * effort.threads <= usable_cores()
     try:
         fits = fit_samples(found.samples if alone else _without_waiting(found.samples))
         return found, with_fits((level,), fits)[0]
     except InputError:
         if tries == 1:
             raise
-    return _fitted(level, threads, _LONGER * limit_s, timeout_s + _LONGER * limit_s, tries - 1)
+    return _fitted(level, effort.longer, tries - 1)
 
 
 def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
@@ -156,16 +177,14 @@ class _Found:
     cores: float = 0.0
 
 
-def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
+def _measured(workers: int, effort: _Effort) -> _Found:
     """Start `workers` processes on this machine, and return what they measure.
 
     Raises:
         WorkerLost: a worker failed or did not answer in time.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
-        # Otherwise gloo resolves this machine's own name, which may fail.
-        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    threads, timeout_s = effort.threads, effort.timeout_s
+    environment = worker_environment(threads)
     places = cores_of(workers, threads)
     shared = usable_cores() if workers * threads > usable_cores() else 0
     with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
@@ -175,7 +194,8 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
             for rank, log in enumerate(logs):
                 place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
                 stay = ",".join(map(str, places[rank])) if places else ""
-                limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
+                limits = ["--threads", str(threads), "--limit-s", str(effort.limit_s), "--timeout-s", str(timeout_s)]
+                limits += ["--effort", str(effort.effort)]
                 with log.open("wb") as out:
                     told = [*place, *limits, "--cores", stay, "--shared", str(shared)]
                     started.append(
@@ -226,7 +246,14 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     from hocket.training.calibrate.link_benchmark import measure_links
 
     parser = argparse.ArgumentParser(description="one worker of hocket.training.calibrate.local_links.measure_local")
-    for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
+    for name, kind in (
+        ("rank", int),
+        ("workers", int),
+        ("threads", int),
+        ("limit-s", float),
+        ("timeout-s", float),
+        ("effort", float),
+    ):
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--cores", default="", help="to stay on")
@@ -243,10 +270,11 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         timeout=timedelta(seconds=given.timeout_s),
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
-    message, reduced, halves, begun_s = message_s(), all_reduce_s(), halves_s(), post_s()
+    rounds, updates = round(_ROUNDS * given.effort), _FIRST_UPDATES + round(_UPDATES * given.effort)
+    message, reduced, halves, begun_s = message_s(rounds), all_reduce_s(updates), halves_s(updates), post_s(rounds)
     cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
     if given.rank == 0:
-        found = _Found(samples, message, reduced, halves, can_share(), begun_s, instruction_s(), cores)
+        found = _Found(samples, message, reduced, halves, can_share(), begun_s, instruction_s(2 * rounds), cores)
         write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
     dist.barrier()
     dist.destroy_process_group()

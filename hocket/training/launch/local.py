@@ -16,7 +16,6 @@ sessions, so that a terminal's Ctrl-C reaches only the watcher.
 
 import json
 import os
-import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.training.calibrate.run_feedback import predicted_now
 from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of
+from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
 from hocket.training.launch.watcher import LocalWorker, Watch
 from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
 from hocket.training.run_plan import RunPlan
@@ -40,8 +40,6 @@ from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import worker_names
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count
-
-MAX_LOCAL_WORKERS = 64
 
 
 def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
@@ -137,10 +135,7 @@ def _start(orders: WorkerSpec, called: str) -> LocalWorker:
     try:
         path = folder / f"orders-{rank}.json"
         write_atomic(path, json.dumps(asdict(orders)))
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
-        if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
-            # Otherwise gloo resolves this machine's own name, which may fail.
-            environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        environment = worker_environment(options.threads)
         with log.open("wb") as out:
             # The first worker's output is shown, on standard error, because standard output is for results.
             shown = 2 if rank == 0 else out.fileno()

@@ -20,6 +20,7 @@ from hocket.profiling.measure.background_load import usable_cores
 from hocket.training.calibrate import local_links
 from hocket.training.calibrate.link_benchmark import measure_links
 from hocket.training.calibrate.local_links import (
+    _Effort,
     _Found,
     _seen,
     _with_halves,
@@ -163,8 +164,8 @@ def test_times_that_make_no_sense_are_taken_again(monkeypatch: pytest.MonkeyPatc
     """
     looks: list[float] = []
 
-    def measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
-        looks.append(limit_s)
+    def measured(workers: int, effort: _Effort) -> _Found:
+        looks.append(effort.limit_s)
         grows = 1e-9 if len(looks) == 2 else -1e-9
         sizes = (1024, 4096, 16384)
         return _Found(

@@ -1,0 +1,79 @@
+"""Plan of a training run: the plan that was named, or one that is made for the job."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hocket.errors import InputError
+from hocket.planning.plan import Plan
+from hocket.profiling.job.job import Job
+from hocket.training.auto_plan.auto_plan import DEFAULT_WORKERS, AutoPlanRequest, Say, auto_plan
+from hocket.training.auto_plan.profile_job import Progress
+from hocket.training.launch.torchrun_environment import first_speaks
+from hocket.training.worker.options import Options
+
+
+@dataclass(frozen=True)
+class AskedPlan:
+    """Plan that a user asks for.
+
+    Attributes:
+        plan: a plan or its file; None to make a plan.
+        workers: workers to plan for; None for the default.
+        replan: True to measure and plan again.
+
+    Raises:
+        InputError: a plan is named together with settings for making one.
+    """
+
+    plan: Plan | str | Path | None
+    workers: int | None = None
+    replan: bool = False
+
+    def __post_init__(self) -> None:
+        if self.plan is None:
+            return
+        named = "a plan" if isinstance(self.plan, Plan) else f"the plan {self.plan}"
+        step = "Leave out the plan to have one made: a plan decides the workers."
+        for name, given in (("workers", self.workers), ("replan", self.replan or None)):
+            if given is not None:
+                raise InputError(name, f"given with {named}", "no plan", step)
+
+
+def _silent(line: str) -> None:
+    """Print nothing: a function of the Python interface returns its results."""
+
+
+@contextmanager
+def plan_to_train(
+    job: Job | str | Path,
+    asked: AskedPlan,
+    options: Options,
+    say: Say = _silent,
+    progress: Progress | None = None,
+) -> Iterator[Plan | str | Path]:
+    """Yield the plan to train with, or its path; without a plan, make one.
+
+    Arguments:
+        options: checked options of the training.
+        say, progress: see `auto_plan`.
+
+    Raises:
+        InputError: no plan can be made for these options, or for this job.
+    """
+    if asked.plan is not None:
+        yield asked.plan
+        return
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        expected = "a plan file: a plan is made for local workers only"
+        step = "Plan first: `hocket profile`, `hocket links` and `hocket plan`; then name the plan file."
+        with first_speaks():
+            raise InputError("plan", "no plan file, under torchrun", expected, step)
+    if options.device.startswith("cuda"):
+        step = "Plan first: `hocket profile --device cuda` and `hocket plan`; then name the plan file."
+        raise InputError("device", f"{options.device}, without a plan", "cpu: links of GPUs are not measured", step)
+    workers = DEFAULT_WORKERS if asked.workers is None else asked.workers
+    with auto_plan(job, AutoPlanRequest(workers, options.threads, asked.replan), say, progress) as path:
+        yield path

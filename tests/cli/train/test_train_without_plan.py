@@ -1,0 +1,236 @@
+"""Training without a plan file: measured and planned once, kept, and the same as with the plan file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hocket
+from hocket.planning.plan import Plan
+from hocket.profiling.profile import ModelProfile
+from tests.cli.conftest import JOB, Run
+from tests.limits import HUNG_S
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.workers
+
+MEASURED = ("profile:", "links:", "search:")
+
+
+def start(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
+    """Start the command in a process of its own, as a person does."""
+    command = [sys.executable, "-m", "hocket", "train", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def trained(*arguments: str, folder: Path, steps: int = 2) -> tuple[list[float], str]:
+    """Train; return the losses and the lines for people."""
+    with start(*arguments, "--steps", str(steps), "--json", folder=folder) as process:
+        out, err = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, err
+    return [line["loss"] for line in map(json.loads, out.splitlines()) if "loss" in line], err
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    """Kept files by name."""
+    return {path.name: path.read_bytes() for path in (folder / ".hocket").iterdir()}
+
+
+def one(folder: Path, kind: str) -> Path:
+    """The only kept file of a kind."""
+    (path,) = (folder / ".hocket").glob(f"{kind}-*")
+    return path
+
+
+def said(err: str) -> list[str]:
+    """The steps that were taken, in order."""
+    return [word for line in err.splitlines() for word in MEASURED if line.startswith(word)]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float], str]:
+    """A folder with only a job file, in which one run has been trained; with its losses and lines."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.py").write_text(JOB)
+    return folder, *trained("job.py", "-n", "2", folder=folder)
+
+
+@pytest.fixture
+def folder(first: tuple[Path, list[float], str], tmp_path: Path) -> Path:
+    """A copy of that folder, to change."""
+    for path in first[0].rglob("*"):
+        if path.is_file():
+            copy = tmp_path / path.relative_to(first[0])
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str]) -> None:
+    """The first run says what it measured; the second changes no file, and has the losses of the plan file."""
+    folder, losses, err = first
+    assert said(err) == list(MEASURED)
+    assert "measuring took" in err
+    assert "a step predicted" in err
+    before = kept(folder)
+    assert not [name for name in before if name.endswith(".part")]
+    again, err = trained("job.py", "-n", "2", folder=folder)
+    assert said(err) == []
+    assert "kept from an earlier run" in err
+    assert kept(folder) == before
+    plan = one(folder, "plan")
+    assert ModelProfile.read(plan.parent / Plan.read(plan).profile).digest == Plan.read(plan).profile_digest
+    by_hand, err = trained("job.py", str(plan), folder=folder)
+    assert said(err) == []
+    by_option, _ = trained("job.py", "--plan", str(plan), folder=folder)
+    by_python = list(hocket.train(folder / "job.py", steps=2).losses)
+    assert losses == again == by_hand == by_option == by_python
+    assert len(losses) == 2
+
+
+@pytest.mark.slow
+def test_a_changed_width_is_measured_again(folder: Path) -> None:
+    """The links are still known; the files of the earlier model stay for the way back."""
+    before = kept(folder)
+    text = JOB.replace("nn.Linear(6, 8)", "nn.Linear(6, 16)").replace("nn.Linear(8, 3)", "nn.Linear(16, 3)")
+    (folder / "job.py").write_text(text)
+    _, err = trained("job.py", "-n", "2", folder=folder)
+    assert said(err) == ["profile:", "search:"]
+    assert before.items() <= kept(folder).items()
+    (folder / "job.py").write_text(JOB.replace("lr=0.1", "lr=0.2"))
+    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_profile_is_measured_again(folder: Path) -> None:
+    """One line names it; the plan is made for the new profile."""
+    path = one(folder, "profile")
+    path.write_bytes(path.read_bytes()[:-100])
+    _, err = trained("job.py", "-n", "2", folder=folder)
+    assert said(err) == ["profile:", "search:"]
+    assert len([line for line in err.splitlines() if "damaged" in line and path.name in line]) == 1
+    assert not path.exists()
+    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_plan_is_made_again(folder: Path) -> None:
+    """The same measurements give the same plan, byte for byte."""
+    path = one(folder, "plan")
+    text = path.read_text()
+    path.write_text(text.replace("batch_size", "batch_sizes"))
+    _, err = trained("job.py", "-n", "2", folder=folder)
+    assert said(err) == ["search:"]
+    assert path.name in err
+    assert path.read_text() == text
+
+
+@pytest.mark.slow
+def test_replan_measures_and_plans_again(folder: Path) -> None:
+    """All three files are new, and the next run takes them."""
+    assert said(trained("job.py", "-n", "2", "--replan", folder=folder)[1]) == list(MEASURED)
+    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+    for kind in ("profile", "links", "plan"):
+        one(folder, kind)
+
+
+@pytest.mark.slow
+def test_training_needs_no_folder_for_kept_files(tmp_path: Path) -> None:
+    """Where nothing can be kept, one line says so, and the job is trained all the same."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / ".hocket").write_text("a file in place of the folder")
+    losses, err = trained("job.py", "-n", "2", folder=tmp_path)
+    assert len(losses) == 2
+    assert len([line for line in err.splitlines() if "nothing is kept" in line and ".hocket" in line]) == 1
+    assert (tmp_path / ".hocket").read_text() == "a file in place of the folder"
+
+
+@pytest.mark.slow
+def test_an_interruption_leaves_whole_files(tmp_path: Path) -> None:
+    """Ctrl-C during the links keeps the profile, leaves no part of a file, and ends all processes."""
+    (tmp_path / "job.py").write_text(JOB)
+    with start("job.py", "-n", "2", "--steps", "2", "--json", folder=tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("profile:"):
+                break
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    names = set(kept(tmp_path))
+    assert names == {".gitignore", one(tmp_path, "profile").name}
+    ModelProfile.read(one(tmp_path, "profile"))
+    assert said(trained("job.py", "-n", "2", folder=tmp_path)[1]) == ["links:", "search:"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("job.py", "plan.yaml", "--plan", "other.yaml"), ("--plan", "other.yaml", "plan.yaml")),
+        (("job.py", "plan.yaml", "-n", "3"), ("--workers", "plan.yaml")),
+        (("job.py", "plan.yaml", "--replan"), ("--replan", "plan.yaml")),
+        (("job.py", "-n", "0"), ("workers", "0", ">= 1")),
+        (("job.py", "-n", "65"), ("workers", "65", "at most 64")),
+        (("job.py", "--device", "cuda"), ("--device", "cuda", "hocket plan")),
+        (("job.py", "--steps", "-1"), ("steps", "-1")),
+        (("job.py", "--trace", "nowhere/trace.json"), ("trace", "nowhere")),
+        (("job.py", "--checkpoint", "saved", "--resume"), ("checkpoint", "saved")),
+        (("jobs.py",), ("jobs.py", "no such file")),
+        (("plan.yaml",), ("plan.yaml",)),
+    ],
+    ids=[
+        "two plans",
+        "workers",
+        "replan",
+        "no workers",
+        "too many workers",
+        "cuda",
+        "steps",
+        "trace",
+        "no checkpoint",
+        "no file",
+        "a plan alone",
+    ],
+)
+def test_refusals(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """Options that contradict each other are refused before anything is measured."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text(JOB)
+    found = run("train", *arguments)
+    assert found.code == 2
+    assert all(word in found.err for word in words), found.err
+    assert not Path(".hocket").exists()
+
+
+def test_under_torchrun_a_plan_is_needed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says to plan first."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text(JOB)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    found = run("train", "job.py")
+    assert found.code == 2
+    assert "torchrun" in found.err
+    assert "Plan first" in found.err
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_is_the_users_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the profiling process is shown as usual, with the file's name."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text("raise OSError('no data')\n")
+    found = run("train", "job.py")
+    assert found.code == 2
+    assert "job.py" in found.err
+    assert "no data" in found.err
