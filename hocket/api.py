@@ -211,6 +211,7 @@ def train(
     *,
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    callbacks: Sequence[Any] | None = (),
     **options: Any,
 ) -> "Trained":
     """Train a job with a plan on local workers, or as one worker under `torchrun`.
@@ -218,6 +219,8 @@ def train(
     Arguments:
         steps: total optimizer updates, including updates before a resume.
         on_step: callback for each step; its argument has the step's number, loss and samples.
+        callbacks: called after the callbacks of the job (see `Job.callbacks`), such as `hocket.logger("csv:run.csv")`;
+            None to call none at all.
         options: attributes of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or
             `trace`.
 
@@ -226,4 +229,4 @@ def train(
     """
     from hocket.training.train import train as run
 
-    return run(job, plan, steps=steps, on_step=on_step, **options)
+    return run(job, plan, steps=steps, on_step=on_step, callbacks=callbacks, **options)

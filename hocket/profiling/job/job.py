@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+CALLBACK_METHODS = ("on_start", "on_step", "on_checkpoint", "on_end")
+"""Methods of a callback, in the order of a run; each is optional."""
 # Compute types, in addition to the type of the model.
 PRECISIONS = ("bfloat16",)
 # Extensions of Hocket's own data files. Running such a file as Python would fail with a confusing error.
@@ -69,6 +71,10 @@ class Job:
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
             scheduler.
+        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_checkpoint(info)` and
+            `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
+            `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
+            gradients.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change.
@@ -89,6 +95,7 @@ class Job:
     precision: str | None = None
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
+    callbacks: "Sequence[Any]" = ()
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -117,6 +124,7 @@ class Job:
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
         if self.lr_schedule is not None:
@@ -262,6 +270,29 @@ class Job:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def check_callbacks(given: Any, place: str) -> tuple[Any, ...]:
+    """Return callbacks as a tuple.
+
+    Raises:
+        InputError: it is no list or tuple, or an object has none of the methods of a callback.
+    """
+    methods = f"an object with some of the methods {', '.join(CALLBACK_METHODS)}"
+    if not isinstance(given, (list, tuple)):
+        raise InputError(place, f"a {type(given).__name__}", f"a tuple; each item is {methods}", "Write (callback,).")
+    for number, callback in enumerate(given):
+        if isinstance(callback, type):
+            found, hint = f"the class {callback.__name__}", f"Make an object of it: {callback.__name__}()."
+            raise InputError(f"{place}[{number}]", found, methods, hint)
+        if not any(callable(getattr(callback, name, None)) for name in CALLBACK_METHODS):
+            raise InputError(f"{place}[{number}]", f"a {type(callback).__name__} without these methods", methods)
+    return tuple(given)
+
+
+def wants_gradient_norm(callbacks: Sequence[Any]) -> bool:
+    """True if a callback asks for the norm of all gradients."""
+    return any(getattr(callback, "wants_gradient_norm", False) for callback in callbacks)
 
 
 def check_device(name: str) -> None:

@@ -22,6 +22,7 @@ from hocket.planning.predict.update_semantics import updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
+from hocket.profiling.job.loss_weight import Tokens
 from hocket.profiling.tensor_parallel.split import Collectives
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
@@ -71,6 +72,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
     speaks = _with_rates(report, job) if made.member == 0 else _silent
     watched = Watched(telemetry.progress, speaks, program, group, pace)
+    watched.report_norm = speak
     with process_group(rank_info, device):
         if options.drawing is not None:
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
@@ -89,7 +91,11 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
         checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
-        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
+        norms = rank_info.rank == 0 and engine.device.updates.has_norm
+        if norms:
+            engine.device.updates.on_norm = watched.norm
+        told = {"callbacks": bool(job.callbacks), "norms": norms, "tokens": isinstance(job.loss_weight, Tokens)}
+        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint, "at_s": time.time(), **told})
         if division is not None:
             for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
@@ -122,7 +128,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
                 telemetry.progress.state = WorkerState.SAVING
                 path = checkpoints.save(engine, step, periods, speak)
                 if path is not None:
-                    speak({"event": "saved", "step": step, "path": str(path)})
+                    speak({"event": "saved", "step": step, "path": str(path), "at_s": time.time()})
             if watched.stopped:
                 break
         peak_bytes = engine.peak_memory_bytes
@@ -230,12 +236,12 @@ def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "Check
 
 
 def _with_rates(report: Report, job: Job) -> Report:
-    """Return a report function that adds to each loss the learning rates of its step."""
+    """Return a report function that adds to each loss the time, and the learning rates of its step."""
     rates = shown_rates(job)
 
     def with_rates(event: dict[str, Any]) -> None:
-        lr = rates(event["step"])
-        report(event if lr is None else event | {"lr": lr})
+        lr, told = rates(event["step"]), event | {"at_s": time.time()}
+        report(told if lr is None else told | {"lr": lr})
 
     return with_rates
 
