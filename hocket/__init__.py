@@ -34,13 +34,13 @@ ROOMS = (
 )
 
 if TYPE_CHECKING:
-    from hocket.api import Job, PlanRequest, plan, profile, simulate, tokens, train
+    from hocket.api import Job, PlanRequest, StepInfo, logger, plan, profile, simulate, tokens, train
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train", "__version__"]
+__all__ = ["Job", "PlanRequest", "StepInfo", "logger", "plan", "profile", "simulate", "tokens", "train", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import hocket` costs milliseconds."""
-    if name in ("Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"):
+    if name in __all__ and name != "__version__":
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Public Python interface: `Job`, `profile`, `plan`, `simulate` and `train`.
 
-`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Each function
+`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Callbacks
+of a run receive a `StepInfo`, and `logger` makes one that writes a log. Each function
 accepts a profile, a cluster or a plan as an object or as the path of its file. Results can be saved and edited.
 """
 
@@ -23,6 +24,8 @@ from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
+from hocket.training.callbacks.logger import logger
+from hocket.training.callbacks.step_info import StepInfo
 
 if TYPE_CHECKING:
     from hocket.cost.analytic.calibration import Calibration
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from hocket.planning.mesh.plan_model import SizedSearch
     from hocket.training.worker.monitor.listener import RunSummary as Trained
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train"]
+__all__ = ["Job", "PlanRequest", "StepInfo", "logger", "plan", "profile", "simulate", "tokens", "train"]
 
 
 def profile(

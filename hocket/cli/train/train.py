@@ -51,6 +51,14 @@ def train(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show full tracebacks, not only the frames of your own code.")
     ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log",
+            help="Write the figures of each step: csv:FILE, tensorboard:DIR, wandb:DIR (offline) or mlflow:DIR. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a job with a plan, on local workers or under torchrun.
@@ -63,6 +71,7 @@ def train(
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
+    from hocket.training.callbacks.logger import logger
     from hocket.training.train import train as run
     from hocket.training.worker.monitor.display import listener
     from hocket.training.worker.options import INTERRUPTED
@@ -75,6 +84,7 @@ def train(
             plan,
             steps=steps,
             listener=listener(json),
+            callbacks=tuple(map(logger, log or ())),
             checkpoint=str(checkpoint) if checkpoint else None,
             every=every,
             keep=keep,
