@@ -1,8 +1,8 @@
 """Public Python interface: `Job`, `profile`, `plan`, `simulate` and `train`.
 
-`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Callbacks
-of a run receive a `StepInfo`, and `logger` makes one that writes a log. Each function
-accepts a profile, a cluster or a plan as an object or as the path of its file. Results can be saved and edited.
+`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Callbacks of a
+run receive a `StepInfo`; `logger` returns a callback that writes a log. Each function accepts a profile, a cluster or a
+plan as an object or as the path of its file. Results can be saved and edited.
 """
 
 from collections.abc import Callable, Sequence

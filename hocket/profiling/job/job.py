@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hocket.errors import InputError, nearest
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
+from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-CALLBACK_METHODS = ("on_start", "on_step", "on_checkpoint", "on_end")
-"""Methods of a callback, in the order of a run; each is optional."""
 # Compute types, in addition to the type of the model.
 PRECISIONS = ("bfloat16",)
 # Extensions of Hocket's own data files. Running such a file as Python would fail with a confusing error.
@@ -134,9 +133,8 @@ class Job:
         object.__setattr__(self, "samples", len(self.data))
         if self.samples < self.batch_size:
             hint = "Lower batch_size or give more data."
-            raise InputError(
-                "Job.data", show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}", hint
-            )
+            found, expected = show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}"
+            raise InputError("Job.data", found, expected, hint)
 
     @property
     def origin(self) -> Origin:
@@ -191,9 +189,8 @@ class Job:
             column = []
             for i, sample in zip(indices, samples, strict=True):
                 if sample.keys() != first.keys():
-                    raise InputError(
-                        f"Job.data[{i}]", f"items {list(sample)}", f"{list(first)}, as in the other samples"
-                    )
+                    expected = f"{list(first)}, as in the other samples"
+                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", expected)
                 if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
                     found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
                     expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as in sample {indices[0]}"
@@ -270,29 +267,6 @@ class Job:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def check_callbacks(given: Any, place: str) -> tuple[Any, ...]:
-    """Return callbacks as a tuple.
-
-    Raises:
-        InputError: it is no list or tuple, or an object has none of the methods of a callback.
-    """
-    methods = f"an object with some of the methods {', '.join(CALLBACK_METHODS)}"
-    if not isinstance(given, (list, tuple)):
-        raise InputError(place, f"a {type(given).__name__}", f"a tuple; each item is {methods}", "Write (callback,).")
-    for number, callback in enumerate(given):
-        if isinstance(callback, type):
-            found, hint = f"the class {callback.__name__}", f"Make an object of it: {callback.__name__}()."
-            raise InputError(f"{place}[{number}]", found, methods, hint)
-        if not any(callable(getattr(callback, name, None)) for name in CALLBACK_METHODS):
-            raise InputError(f"{place}[{number}]", f"a {type(callback).__name__} without these methods", methods)
-    return tuple(given)
-
-
-def wants_gradient_norm(callbacks: Sequence[Any]) -> bool:
-    """True if a callback asks for the norm of all gradients."""
-    return any(getattr(callback, "wants_gradient_norm", False) for callback in callbacks)
 
 
 def check_device(name: str) -> None:

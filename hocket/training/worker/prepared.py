@@ -20,7 +20,8 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.captured import CapturedLayer
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
-from hocket.profiling.job.job import Job, wants_gradient_norm
+from hocket.profiling.job.callbacks import wants_gradient_norm
+from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.program.check.check import check, refuse

@@ -21,7 +21,7 @@ from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
+from hocket.profiling.job.learning_rates import rates_of, remarks
 from hocket.profiling.job.loss_weight import Tokens
 from hocket.profiling.tensor_parallel.split import Collectives
 from hocket.runtime.checkpoint.folder_lock import claimed
@@ -41,7 +41,7 @@ from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.training.worker.same_samples import Reads
-from hocket.training.worker.telemetry import Report, Telemetry
+from hocket.training.worker.telemetry import Telemetry, with_rates
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count, show_seconds
 
@@ -70,7 +70,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     reads = Reads(captured.job, board)
     speak = report if rank_info.rank == 0 else _silent
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
-    speaks = _with_rates(report, job) if made.member == 0 else _silent
+    speaks = with_rates(report, job) if made.member == 0 else _silent
     watched = Watched(telemetry.progress, speaks, program, group, pace)
     watched.report_norm = speak
     with process_group(rank_info, device):
@@ -233,17 +233,6 @@ def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "Check
 
     going_on = options.on_nan == "go"
     return CheckpointManager(job, Path(options.checkpoint), board, options.resume, options.keep, going_on)
-
-
-def _with_rates(report: Report, job: Job) -> Report:
-    """Return a report function that adds to each loss the time, and the learning rates of its step."""
-    rates = shown_rates(job)
-
-    def with_rates(event: dict[str, Any]) -> None:
-        lr, told = rates(event["step"]), event | {"at_s": time.time()}
-        report(told if lr is None else told | {"lr": lr})
-
-    return with_rates
 
 
 def _silent(event: dict[str, Any]) -> None:

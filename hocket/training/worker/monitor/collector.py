@@ -168,18 +168,8 @@ class Collector:
             before = [at_s for at_s in self._times_s if at_s < found.at_s]
             took_s = found.at_s - max(before) if before else None
             self._times_s = (found.at_s, *self._times_s[1:])
-        return StepInfo(
-            step,
-            self._end,
-            step * self._plan.batch_size,
-            found.loss,
-            None if found.lr is None else tuple(found.lr),
-            found.gradient_norm,
-            took_s,
-            self._plan.batch_size / took_s if took_s else None,
-            found.weight / took_s if took_s and self._tokens else None,
-            self.checkpoint,
-        )
+        known = StepInfo(step, self._end, step * self._plan.batch_size, checkpoint=self.checkpoint)
+        return found.info(known, self._plan.batch_size, took_s, self._tokens)
 
     def _told(self, name: str) -> Iterator[str]:
         """Yield one field of the workers' last reports as text, in order of rank."""

@@ -1,8 +1,10 @@
 """Reports of one step: the losses of its microbatches, from all workers that compute losses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from hocket.training.callbacks.step_info import StepInfo
 
 NAN = float("nan")
 
@@ -45,6 +47,25 @@ class StepReports:
     def weight(self) -> float:
         """Sum of the loss weights, such as the number of tokens."""
         return sum(weight for _, weight in self.losses.values())
+
+    def info(self, known: StepInfo, samples: int, took_s: float | None, counts_tokens: bool) -> StepInfo:
+        """Return what callbacks see of the step, when all its reports are here.
+
+        Arguments:
+            known: step, number of samples trained, and newest checkpoint.
+            samples: number of samples of the step.
+            took_s: seconds of the step; None if unknown.
+            counts_tokens: True if the loss weights are numbers of tokens.
+        """
+        return replace(
+            known,
+            loss=self.loss,
+            learning_rates=None if self.lr is None else tuple(self.lr),
+            gradient_norm=self.gradient_norm,
+            step_s=took_s,
+            samples_per_s=samples / took_s if took_s else None,
+            tokens_per_s=self.weight / took_s if took_s and counts_tokens else None,
+        )
 
 
 def number(value: Any) -> float:

@@ -119,7 +119,7 @@ def test_a_callback_that_raises_stops_the_run(tmp_path: Path, name: str) -> None
         )
     said = str(caught.value).splitlines()
     assert said[0] == said[-1] == "callback Recording failed in on_step at step 3: ValueError: no more paper"
-    assert any("test_train_callbacks.py" in line for line in said)
+    assert any("test_runner.py" in line for line in said)
     assert caught.value.exit_code == 3
     assert workers_left() == []
     assert [info.step for info in bad.of("on_step")] == [1, 2, 3]
