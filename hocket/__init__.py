@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from hocket.api import (
         Job,
         PlanRequest,
+        StepInfo,
         export_weights,
         list_checkpoints,
+        logger,
         plan,
         profile,
         simulate,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Job",
     "PlanRequest",
+    "StepInfo",
+    "logger",
     "plan",
     "profile",
     "simulate",
@@ -62,6 +66,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import hocket` costs milliseconds."""
-    if name in __all__:
+    if name in __all__ and name != "__version__":
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,7 +1,8 @@
 """Public Python interface: `Job`, `profile`, `plan`, `simulate`, `train`, `list_checkpoints` and `export_weights`.
 
-`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Each function
-accepts a profile, a cluster or a plan as an object or as the path of its file. Results can be saved and edited.
+`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Callbacks of a
+run receive a `StepInfo`; `logger` returns a callback that writes a log. Each function accepts a profile, a cluster or a
+plan as an object or as the path of its file. Results can be saved and edited.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
+from hocket.training.callbacks.logger import logger
+from hocket.training.callbacks.step_info import StepInfo
 
 if TYPE_CHECKING:
     from hocket.cost.analytic.calibration import Calibration
@@ -32,7 +35,19 @@ if TYPE_CHECKING:
     from hocket.runtime.checkpoint.listing import ListedCheckpoint
     from hocket.training.worker.monitor.listener import RunSummary as Trained
 
-__all__ = ["Job", "PlanRequest", "plan", "profile", "simulate", "tokens", "train", "list_checkpoints", "export_weights"]
+__all__ = [
+    "Job",
+    "PlanRequest",
+    "StepInfo",
+    "logger",
+    "plan",
+    "profile",
+    "simulate",
+    "tokens",
+    "train",
+    "list_checkpoints",
+    "export_weights",
+]
 
 
 def profile(
@@ -213,6 +228,7 @@ def train(
     *,
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    callbacks: Sequence[Any] | None = (),
     workers: int | None = None,
     **options: Any,
 ) -> "Trained":
@@ -224,6 +240,8 @@ def train(
         workers: local workers to plan for, with the plan "auto"; 2 by default.
         steps: total optimizer updates, including updates before a resume.
         on_step: callback for each step; its argument has the step's number, loss and samples.
+        callbacks: called after the callbacks of the job (see `Job.callbacks`), such as `hocket.logger("csv:run.csv")`;
+            None to call none at all.
         options: attributes of `hocket.training.worker.options.Options`, such as `checkpoint`, `resume`, `on_nan` or
             `trace`.
 
@@ -240,7 +258,7 @@ def train(
     refuse_in_job_file("hocket.train")
     asked = AskedPlan(None if plan == AUTO else plan, workers)
     with plan_to_train(job, asked, checked_options(steps, options)) as made:
-        return run(job, made, steps=steps, on_step=on_step, **options)
+        return run(job, made, steps=steps, on_step=on_step, callbacks=callbacks, **options)
 
 
 def list_checkpoints(folder: str | Path) -> "list[ListedCheckpoint]":

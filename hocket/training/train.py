@@ -6,16 +6,18 @@ a run goes through a Listener (listener.py; display.py has two).
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hocket.errors import InputError, nearest
 from hocket.planning.plan import Plan
+from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.job import Job, check_job_file, refuse_in_job_file
 from hocket.program.trace.chrome import FORMAT as TRACE_FORMAT
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link
+from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in
 from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
@@ -31,6 +33,7 @@ def train(
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
     listener: Listener | None = None,
+    callbacks: Sequence[Any] | None = (),
     **options: Any,
 ) -> RunSummary:
     """Train a job with a plan.
@@ -43,11 +46,13 @@ def train(
         steps, options: see Options.
         on_step: called with a dictionary for each step (see `Listener.step`), if there is no listener.
         listener: receives all output of the run; by default only `on_step` is called.
+        callbacks: called after the callbacks of the job (see `Job.callbacks`); None to call none at all.
 
     Raises:
         InputError: job, plan, number of workers or checkpoints do not fit, or the disk is full.
         SystemExit: under `torchrun` with another number of workers than the plan's, on all workers except the first,
             which raises InputError.
+        CallbackFailed: a callback raised an exception; the message names it and the step.
         WorkerLost: a worker died, failed or did not answer; the message names its position in the program.
         KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; the text names the last step. (A run
             with such a folder that is interrupted once saves a checkpoint and returns a summary with `stopped`.)
@@ -55,10 +60,15 @@ def train(
     refuse_in_job_file("hocket.train")
     check_order(job, plan)
     given = checked_options(steps, options)
+    if callbacks is None:
+        runner = CallbackRunner()
+    else:
+        runner = CallbackRunner(check_callbacks(callbacks, "train: callbacks"), job, given.debug)
     run_plan = RunPlan.of(plan)
     listener = listener or Quiet(on_step)
     try:
-        summary = run_workers(job, run_plan, given, listener)
+        with runner:
+            summary = run_workers(job, run_plan, given, listener, runner)
         told = unlike_host_link(run_plan.plan.cluster, summary.swaps)
         if told and shows_the_run():
             listener.note(told)
@@ -87,7 +97,9 @@ def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "
         raise InputError(command, f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
 
 
-def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
+def run_workers(
+    job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener, callbacks: CallbackRunner
+) -> RunSummary:
     """Run as one of torchrun's workers, or start and watch local workers.
 
     Raises:
@@ -100,12 +112,12 @@ def run_workers(job: Job | str | Path, run_plan: RunPlan, options: Options, list
         check_meeting()
         from hocket.training.launch.torchrun import join
 
-        return join(job, run_plan, options, listener)
+        return join(job, run_plan, options, listener, callbacks)
     if not isinstance(job, Job):
         job = check_job_file(job)
     from hocket.training.launch.local import launch
 
-    return launch(job, run_plan, options, listener)
+    return launch(job, run_plan, options, listener, callbacks)
 
 
 def checked_options(steps: int, options: dict[str, Any]) -> Options:

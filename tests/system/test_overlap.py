@@ -12,6 +12,7 @@ from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.training.calibrate.buckets.fit import Noted, OverlapMeasurement, OverlapRun
 from hocket.training.calibrate.buckets.measure import check_good, cluster_of, measure_overlap, with_overlap
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
+from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.run_plan import RunPlan
 from hocket.training.train import run_workers
 from hocket.training.worker.monitor.listener import Quiet
@@ -27,7 +28,7 @@ def test_workers_note_every_bucket(tmp_path: Path) -> None:
     """Two workers, four draws: each bucket is summed once a step, on its lane behind the one before it and behind its last gradient."""
     job, given = write_job(tmp_path), plan("data_parallel", (7, (0, 1)))
     notes = tmp_path / "notes.json"
-    run_workers(job, RunPlan(given), Options(1, drawing=DRAWING, notes=str(notes)), Quiet())
+    run_workers(job, RunPlan(given), Options(1, drawing=DRAWING, notes=str(notes)), Quiet(), CallbackRunner())
     every = [[read_as(Noted, draw, "notes") for draw in own] for own in parse_json(notes.read_bytes(), "notes")]
     assert len(every) == len(given.stages[0].devices)
     for own in every:

@@ -55,6 +55,14 @@ def train(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show full tracebacks, not only the frames of your own code.")
     ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log",
+            help="Write the figures of each step: csv:FILE, tensorboard:DIR, wandb:DIR (offline) or mlflow:DIR. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a job with a plan, on local workers or under torchrun.
@@ -73,6 +81,7 @@ def train(
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
     from hocket.training.auto_plan.plan_to_train import AskedPlan
+    from hocket.training.callbacks.logger import logger
     from hocket.training.train import check_order, checked_options
     from hocket.training.train import train as run
     from hocket.training.worker.monitor.display import listener
@@ -94,12 +103,13 @@ def train(
         "silence_s": silence_s,
         "debug": debug or json,
     }
+    loggers = tuple(map(logger, log or ()))
     asked = AskedPlan(named_plan(plan, plan_option), workers, replan)
     if asked.plan is not None:
         check_order(job, asked.plan)
     try:
         with shown_plan(job, asked, checked_options(steps, options), json) as planned:
-            summary = run(job, planned, steps=steps, listener=listener(json), **options)
+            summary = run(job, planned, steps=steps, listener=listener(json), callbacks=loggers, **options)
     except KeyboardInterrupt as error:
         if shows_the_run():
             print(str(error) or "interrupted", file=sys.stderr)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hocket.errors import InputError, nearest
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
+from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
@@ -69,6 +70,10 @@ class Job:
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
             scheduler.
+        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_checkpoint(info)` and
+            `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
+            `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
+            gradients.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change.
@@ -89,6 +94,7 @@ class Job:
     precision: str | None = None
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
+    callbacks: "Sequence[Any]" = ()
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -117,6 +123,7 @@ class Job:
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
+        object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
         if self.lr_schedule is not None:
@@ -126,9 +133,8 @@ class Job:
         object.__setattr__(self, "samples", len(self.data))
         if self.samples < self.batch_size:
             hint = "Lower batch_size or give more data."
-            raise InputError(
-                "Job.data", show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}", hint
-            )
+            found, expected = show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}"
+            raise InputError("Job.data", found, expected, hint)
 
     @property
     def origin(self) -> Origin:
@@ -183,9 +189,8 @@ class Job:
             column = []
             for i, sample in zip(indices, samples, strict=True):
                 if sample.keys() != first.keys():
-                    raise InputError(
-                        f"Job.data[{i}]", f"items {list(sample)}", f"{list(first)}, as in the other samples"
-                    )
+                    expected = f"{list(first)}, as in the other samples"
+                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", expected)
                 if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
                     found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
                     expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as in sample {indices[0]}"

@@ -177,6 +177,11 @@ def judged_together(captured: Captured, rule: Rule) -> Captured:
     """
     if rule.kind != "sync":
         check_together("on_nan", Feature.SKIP, Feature.ASYNCHRONOUS)
+    return with_norm(captured)
+
+
+def with_norm(captured: Captured) -> Captured:
+    """Mark a model so that programs compiled for it compute the norm of all gradients, with or without clipping."""
     return replace(captured, clip_grad_norm=inf) if captured.clip_grad_norm is None else captured
 
 

@@ -29,6 +29,7 @@ class Watched:
     Attributes:
         pace: microbatches of a period, of a step, and outside of the periods.
         limit: number of periods after which the current segment ends.
+        report_norm: callback for norm events; none are reported without it.
         stopped: True if the run ends with this segment because a stop was requested.
     """
 
@@ -54,6 +55,7 @@ class Watched:
         self._batch = program.rule.batch
         self._segment = RunSegment(0, 0, 0, 0)
         self._stop_at: int | None = None
+        self.report_norm: Callable[[dict[str, Any]], None] | None = None
         self.limit = 0
         self.stopped = self._replays = False
         # A period begins with its first compute instruction, shifted by the period. The epilogue's instance ends the
@@ -127,6 +129,11 @@ class Watched:
             "event": "loss", "step": step, "microbatch": microbatch % self.pace.microbatches,
             "sum": value * weight, "weight": weight, "samples": samples,
         })  # fmt: skip
+
+    def norm(self, step: int, value: float) -> None:
+        """Report the gradient norm of a step (from 0) as an event, unless the segment is a replay."""
+        if not self._replays and self.report_norm is not None:
+            self.report_norm({"event": "norm", "step": step, "norm": value})
 
     # -- what the worker asks for
 

@@ -100,12 +100,12 @@ class Device:
         weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, layout.batches, program, parts)
         self.microbatches = DeviceMicrobatches(self.stages, borders, scale, weights, self.swapping is not None, on_loss)
-        self._updates = OptimizerSteps(program, self.stages, scale, self.clipping, weights, self.guard)
+        self.updates = OptimizerSteps(program, self.stages, scale, self.clipping, weights, self.guard)
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
             Kind.LOAD: self.microbatches.load,
             Kind.FORWARD: self.microbatches.forward,
-            Kind.NORM: self._updates.norm,
-            Kind.STEP: self._updates.step,
+            Kind.NORM: self.updates.norm,
+            Kind.STEP: self.updates.step,
             Kind.DROP: lambda instruction, store: None,
         }
         if self.swapping is not None:

@@ -8,6 +8,7 @@ gradient is counted once:
 - A tensor-parallel rank counts its own shards of weights, and an equal share of replicated weights.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from math import isfinite
 
@@ -95,6 +96,14 @@ class Clipping:
             if self._most is not None and isfinite(self._most)
             else 1.0
         )
+
+    def norm(self, squares: Squares) -> float:
+        """Return the norm of the mean gradients, before clipping; it waits for the device."""
+        (found,) = squares.flats
+        if not self._weighted:
+            return float(found.sqrt())
+        total, weight = found.tolist()
+        return math.sqrt(total) / weight if weight > 0 else 0.0
 
     def factor(self, squares: Squares) -> Tensor | float:
         """Compute the clipping factor from the sums over all devices.

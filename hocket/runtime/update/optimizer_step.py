@@ -4,11 +4,11 @@ Gradients are already summed over microbatches and devices. This file adds gradi
 device share, and gradients that waves lend each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from hocket.program.instruction import Instruction, ValueKind
+from hocket.program.instruction import Instruction, Kind, ValueKind
 from hocket.program.order import together
 from hocket.program.program import Program
 from hocket.runtime.nan_guard.guard import Guard
@@ -20,11 +20,16 @@ from hocket.runtime.update.clipping import Clipping, Squares
 from hocket.runtime.update.loss_scale import Scale
 from hocket.runtime.update.loss_weights import LossWeights
 
+_NORMS = (ValueKind.SQUARES, ValueKind.NORM)
 _SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
 
 
 class OptimizerSteps:
-    """Norms and optimizer steps of one device."""
+    """Norms and optimizer steps of one device.
+
+    Attributes:
+        on_norm: called with the training step (from 0) and the norm of all gradients, once for each update with a norm.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,20 @@ class OptimizerSteps:
         """
         self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
         self._weights, self._guard = weights, guard
+        self.on_norm: Callable[[int, float], None] | None = None
+        self._told = -1  # the newest training step with a reported norm
+
+    @property
+    def has_norm(self) -> bool:
+        """True if each update of this device reads the norm of all gradients."""
+        return self._clipping.sums_norm and any(
+            value.what in _NORMS
+            for part in (self._program.prologue, self._program.period, self._program.epilogue)
+            for lane in part.values()
+            for instruction in lane
+            if instruction.kind is Kind.STEP and instruction.stage in self._stages
+            for value in instruction.reads
+        )
 
     def norm(self, instruction: Instruction, store: Store) -> None:
         """Write this device's share of the squared gradient norm and of loss weights."""
@@ -66,7 +85,7 @@ class OptimizerSteps:
         factor: float | Tensor = self._scale.gradient(stage, update)
         squares: Squares | None = None
         for value in instruction.reads:
-            if value.what in (ValueKind.SQUARES, ValueKind.NORM):
+            if value.what in _NORMS:
                 squares = store[value]
                 factor = self._clipping.factor(squares)  # the program is synchronous, so the factor of `Scale` is one
         newest = weights.newest if weights.gathers else store[old]
@@ -78,6 +97,9 @@ class OptimizerSteps:
             factor = self._clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
         leave_out = not self._lets(stage, update, used, squares)
         training_step = self._training_step(stage, update)
+        if self.on_norm is not None and squares is not None and training_step > self._told:
+            self._told = training_step
+            self.on_norm(training_step, self._clipping.norm(squares))
         slot = weights.step(newest, used, old in instruction.frees, factor, training_step, leave_out)
         if lends and not lent:
             for bucket in used:

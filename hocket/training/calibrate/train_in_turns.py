@@ -176,6 +176,11 @@ class _Collectors:
     on_turn: Callable[[int, int], None] | None = None
     done: dict[int, Event] = field(default_factory=dict)
 
+    @property
+    def halted(self) -> bool:
+        """False: plans in turns have no callbacks that may fail."""
+        return False
+
     def take(self, rank: int, event: Event) -> None:
         """Process one worker's report, on a plan or on its end."""
         if event["event"] == "turn":

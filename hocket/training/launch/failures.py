@@ -66,12 +66,22 @@ def describe(error: BaseException, at_s: float, place: str, debug: bool = False)
         return found | {"input": [error.place, error.found, error.expected, error.next_step], "peer": False}
     if isinstance(error, HocketError):
         return found | {"text": str(error), "peer": isinstance(error, WorkerLost)}
+    text, trace = described_exception(error, debug)
+    peer = isinstance(error, RuntimeError | OSError) and bool(_BROKEN.search(text))
+    return found | {"text": text, "trace": trace, "peer": peer}
+
+
+def described_exception(error: BaseException, debug: bool) -> tuple[str, str]:
+    """Return the type and message of an exception, and its traceback.
+
+    Arguments:
+        debug: True for the whole traceback; False for only the frames of the user's code.
+    """
     shown = traceback.TracebackException.from_exception(error)
     if not debug:
         _keep_own(shown)
     text = f"{type(error).__name__}: {error}"
-    peer = isinstance(error, RuntimeError | OSError) and bool(_BROKEN.search(text))
-    return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(shown.format())[-_MAX_CHARACTERS:], "peer": peer}
+    return text[:_MAX_CHARACTERS], "".join(shown.format())[-_MAX_CHARACTERS:]
 
 
 def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:

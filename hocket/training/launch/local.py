@@ -28,6 +28,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.training.calibrate.run_feedback import predicted_now
+from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of
 from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
@@ -42,7 +43,9 @@ from hocket.util.files import write_atomic
 from hocket.util.units import show_count
 
 
-def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
+def launch(
+    job: Job | Path, run_plan: RunPlan, options: Options, listener: Listener, callbacks: CallbackRunner
+) -> RunSummary:
     """Run a job with local workers until it is done, stopped or failed.
 
     No process is left running.
@@ -51,9 +54,11 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
         job: a job file, or a job with a known origin (profiling/job/origin.py), because each worker creates it again.
         options: options of workers.
         listener: receives the events of the run.
+        callbacks: calls the callbacks of the run.
 
     Raises:
         InputError: job, plan or options do not fit together, or the job raised an error.
+        CallbackFailed: a callback raised an exception.
         WorkerLost: a worker died or does not answer.
         KeyboardInterrupt: Ctrl-C was pressed twice, or once without a folder for checkpoints.
     """
@@ -61,12 +66,13 @@ def launch(job: Job | Path, run_plan: RunPlan, options: Options, listener: Liste
     with local_workers(job, (plan,), options, listener) as workers:
         # This runs while the workers load torch. They keep the plan as written, because its digest goes into
         # checkpoints.
-        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
+        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener, callbacks)
         with Watch(workers, collector, options, listener) as watch:
             watch.run()
         summary = collector.summary(plan.worker_devices)
         if summary.stopped:
             listener.note(summary.stop)
+        callbacks.finish(summary.stop if summary.stopped else None)
         listener.finished(summary)
         return summary
 

@@ -38,6 +38,7 @@ from hocket.errors import HocketError, NotFinite, WorkerLost
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.training.calibrate.run_feedback import predicted_now
+from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.launch.failures import Failure, advice, describe, first_cause, understand
 from hocket.training.launch.rendezvous import meet
 from hocket.training.launch.torchrun_environment import number_in
@@ -58,13 +59,16 @@ _POLL_S = 0.02
 _GRACE_S = 5.0
 
 
-def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener) -> RunSummary:
+def join(
+    job: Job | str | Path, run_plan: RunPlan, options: Options, listener: Listener, callbacks: CallbackRunner
+) -> RunSummary:
     """Train as one of torchrun's workers.
 
     The first worker shows the run and returns the summary of all workers. The other workers return their own summary.
 
     Arguments:
         listener: receives the events of the run.
+        callbacks: calls the callbacks of the run, in the first worker.
 
     Raises:
         InputError: job, plan, workers or checkpoints do not fit.
@@ -79,12 +83,13 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
     progress = Heartbeat.private()
     collector = None
     if rank == 0:
-        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener)
+        collector = Collector(replace(plan, predicted=predicted_now(run_plan, listener)), listener, callbacks)
     names = worker_names(plan.worker_devices, plan.tensor)
     together = _Together(PrefixStore("watch", store.clone()), rank, names, progress, options, collector)  # type: ignore[attr-defined]
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
+            callbacks.use(job)
             rank_info = RankInfo(rank, workers, local_rank, store)
             work(job, plan, options, rank_info, Telemetry(progress, together.tell))
             progress.state = WorkerState.FINISHED
@@ -100,6 +105,7 @@ def join(job: Job | str | Path, run_plan: RunPlan, options: Options, listener: L
     summary = collector.summary(plan.worker_devices)
     if summary.stopped:
         listener.note(summary.stop)
+    callbacks.finish(summary.stop if summary.stopped else None)
     listener.finished(summary)
     return summary
 
@@ -261,6 +267,7 @@ class _Together:
         self._send_news()
         if self.collector is not None:
             self._take_news()
+            self._halts = self._halts or self.collector.halted
         self._hold()
         self._look_left()
         if self.store.check(["gone"]):

@@ -80,6 +80,10 @@ class ReportReceiver(Protocol):
 
     done: dict[int, Mapping[str, Any]]
 
+    @property
+    def halted(self) -> bool:
+        """True if all workers have to stop at the same period."""
+
     def take(self, rank: int, event: Mapping[str, Any]) -> None:
         """Process one report of one worker."""
 
@@ -235,7 +239,9 @@ class Watch:
         self.interrupts += 1
 
     def _obey(self) -> None:
-        """Handle interrupts of the user."""
+        """Handle interrupts of the user, and failures of callbacks."""
+        if self.collector.halted:
+            self._hold()
         if self.interrupts == 0:
             return
         if self.options.checkpoint is None or self.interrupts > 1:

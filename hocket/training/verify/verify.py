@@ -82,7 +82,9 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
         if name in options:
             raise InputError(f"verify: {name}", repr(options[name]), "no checkpoint option", "Leave it out.")
     with tempfile.TemporaryDirectory(prefix="hocket-verify-") as folder:
-        summary = train(job, plan, steps=steps, checkpoint=folder, every=steps, listener=Quiet(), **options)
+        summary = train(
+            job, plan, steps=steps, checkpoint=folder, every=steps, listener=Quiet(), callbacks=None, **options
+        )
         found = newest(Path(folder), KVExchange(None, 0, 1), lambda text: None)
         if found is None:
             raise InputError(folder, "no readable checkpoint", "the checkpoint just written")

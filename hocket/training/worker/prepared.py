@@ -20,6 +20,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.captured import CapturedLayer
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
+from hocket.profiling.job.callbacks import wants_gradient_norm
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
@@ -28,7 +29,7 @@ from hocket.program.passes.borders import StageCut
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
 from hocket.runtime.kv_exchange import KVExchange
-from hocket.runtime.nan_guard.guard import judged_together
+from hocket.runtime.nan_guard.guard import judged_together, with_norm
 from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.stage.executable import Executable
 from hocket.runtime.tensor_parallel.shard_model import Division, split_of
@@ -142,6 +143,10 @@ def prepare(
     if options.on_nan == "skip":
         check_sparse_gradients(job, "on_nan skip needs their norm")
         captured = judged_together(captured, program.rule)
+        program, layout = plan.compile(captured), plan.layout(captured)
+    elif wants_gradient_norm(job.callbacks) and program.rule.kind == "sync":
+        check_sparse_gradients(job, "a callback wants their norm")
+        captured = with_norm(captured)
         program, layout = plan.compile(captured), plan.layout(captured)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)

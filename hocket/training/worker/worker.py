@@ -21,7 +21,8 @@ from hocket.planning.predict.model_differences import differences
 from hocket.planning.predict.update_semantics import updates_of
 from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import rates_of, remarks, shown_rates
+from hocket.profiling.job.learning_rates import rates_of, remarks
+from hocket.profiling.job.loss_weight import Tokens
 from hocket.profiling.tensor_parallel.split import Collectives
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
@@ -40,7 +41,7 @@ from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
 from hocket.training.worker.same_samples import Reads
-from hocket.training.worker.telemetry import Report, Telemetry
+from hocket.training.worker.telemetry import Telemetry, with_rates
 from hocket.util.files import write_atomic
 from hocket.util.units import show_count, show_seconds
 
@@ -69,8 +70,9 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     reads = Reads(captured.job, board)
     speak = report if rank_info.rank == 0 else _silent
     # All ranks of a tensor-parallel group have the same losses. The first rank reports them.
-    speaks = _with_rates(report, job) if made.member == 0 else _silent
+    speaks = with_rates(report, job) if made.member == 0 else _silent
     watched = Watched(telemetry.progress, speaks, program, group, pace)
+    watched.report_norm = speak
     with process_group(rank_info, device):
         if options.drawing is not None:
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
@@ -89,7 +91,11 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
         checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
-        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
+        norms = rank_info.rank == 0 and engine.device.updates.has_norm
+        if norms:
+            engine.device.updates.on_norm = watched.norm
+        told = {"callbacks": bool(job.callbacks), "norms": norms, "tokens": isinstance(job.loss_weight, Tokens)}
+        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint, "at_s": time.time(), **told})
         if division is not None:
             for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
@@ -122,7 +128,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
                 telemetry.progress.state = WorkerState.SAVING
                 path = checkpoints.save(engine, step, periods, speak)
                 if path is not None:
-                    speak({"event": "saved", "step": step, "path": str(path)})
+                    speak({"event": "saved", "step": step, "path": str(path), "at_s": time.time()})
             if watched.stopped:
                 break
         peak_bytes = engine.peak_memory_bytes
@@ -227,17 +233,6 @@ def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "Check
 
     going_on = options.on_nan == "go"
     return CheckpointManager(job, Path(options.checkpoint), board, options.resume, options.keep, going_on)
-
-
-def _with_rates(report: Report, job: Job) -> Report:
-    """Return a report function that adds to each loss the learning rates of its step."""
-    rates = shown_rates(job)
-
-    def with_rates(event: dict[str, Any]) -> None:
-        lr = rates(event["step"])
-        report(event if lr is None else event | {"lr": lr})
-
-    return with_rates
 
 
 def _silent(event: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """Training through the command line, and commands as processes of their own."""
 
+import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -316,8 +318,10 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     assert found.code == 0, found.err
     assert "kept in tiny.experience.yaml" in found.err
     assert found.out.splitlines()[-1].startswith("step 24/24  loss ")
-    assert "peak memory by device" in found.err
-    assert found.err.count("predicted") >= 2
+    assert "peak memory, device 0" in found.err
+    beside = r"(\d\S*% (more|less)|as measured)"
+    assert re.search(rf"^iteration +\S+ \S+ +\S+ \S+ \({beside}\)$", found.err, re.MULTILINE)
+    assert re.search(rf"^peak memory, device 0 +\S+ \S+ +{beside}$", found.err, re.MULTILINE)
     before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
     kept = RunFeedback.read(path)
     # As if the machine had taken three times as long, whatever it took.
@@ -368,3 +372,20 @@ def test_resume_of_a_mistyped_folder(run: Run, folder: Path) -> None:
 def test_resume_takes_the_word_auto_and_no_other(words: str, expected: str) -> None:
     """`--resume` takes the word auto; any other word is an argument."""
     assert spelled_out(words.split()) == expected.split()
+
+
+def test_a_log_of_a_run(run: Run, profiled: Path) -> None:
+    """`--log` writes each step with the printed loss; a wrong log ends the command before any worker starts."""
+    found = run(
+        "train", "job.py", "tiny.yaml", "--steps", 3, "--log", "csv:run.csv", "--log", "csv:again.csv", "--json"
+    )
+    assert found.code == 0, found.err
+    lines = [json.loads(line) for line in found.out.splitlines()[:-1]]
+    with Path("run.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(int(row["step"]), float(row["loss"])) for row in rows] == [(line["step"], line["loss"]) for line in lines]
+    assert [float(row["lr"]) for row in rows] == [line["lr"][0] for line in lines]
+    assert len(Path("again.csv").read_text().splitlines()) == 4
+    wrong = run("train", "job.py", "tiny.yaml", "--steps", 3, "--log", "cvs:run.csv")
+    assert wrong.code == 2
+    assert "log 'cvs:run.csv': found 'cvs'; expected FORMAT:PATH" in wrong.err

@@ -17,6 +17,7 @@ from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.training.calibrate.buckets.fit import Noted, OverlapMeasurement, measured
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
+from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.run_plan import RunPlan
 from hocket.training.train import run_workers
 from hocket.training.worker.monitor.listener import Listener, Noting
@@ -54,7 +55,13 @@ def measure_overlap(
     plan = replace(plan, shard="none", predicted=None)
     with TemporaryDirectory(prefix="hocket-overlap-") as folder:
         notes = Path(folder, "notes.json")
-        run_workers(job, RunPlan(plan), Options(1, drawing=drawing, notes=str(notes), **options), Noting(listener))
+        run_workers(
+            job,
+            RunPlan(plan),
+            Options(1, drawing=drawing, notes=str(notes), **options),
+            Noting(listener),
+            CallbackRunner(),
+        )
         if not shows_the_run():
             return None
         data = parse_json(read_bytes(notes, _MOST_BYTES), "notes of workers")

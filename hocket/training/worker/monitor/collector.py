@@ -2,14 +2,18 @@
 
 It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
-    start       first, steps, checkpoint: from worker 0, when it knows the first step
-    loss        step, microbatch, sum, weight, samples, lr: one microbatch, from a worker of the last stage
+    start       first, steps, checkpoint, callbacks, norms, tokens, at_s: from worker 0, when it knows the first step
+    loss        step, microbatch, sum, weight, samples, lr, at_s: one microbatch, from a worker of the last stage
+    norm        step, norm: from worker 0, the norm of all gradients of a step
     note        text: from worker 0, a message for the user
     not_finite  step, text, kind, halt: from a worker with a loss or gradient that is nan or infinite
-    saved       step, path: from worker 0, when a checkpoint is written
+    saved       step, path, at_s: from worker 0, when a checkpoint is written
     done        steps, iteration_s, warm_steps, queued_share, skipped, optimizer, dtype, device_type, peak_memory_bytes,
                 stopped, swaps, collectives: the last report of every worker
     error       see failures.py
+
+start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
+count tokens. `at_s` is always the time of the report, in seconds since 1970.
 
 loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
 by parameter group.
@@ -23,14 +27,16 @@ run ended early on request, and `swaps` are sums over this worker's copies betwe
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
 from typing import Any
 
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
+from hocket.training.callbacks.runner import CallbackRunner
+from hocket.training.callbacks.step_info import StepInfo
 from hocket.training.worker.monitor.listener import Listener, RunSummary
+from hocket.training.worker.monitor.step_reports import StepReports, number
 
 Event = Mapping[str, Any]
 
@@ -48,23 +54,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-@dataclass
-class _Partial:
-    """Losses of one step that workers have reported so far; some microbatches may be missing."""
-
-    losses: dict[int, tuple[float, float]] = field(default_factory=dict)  # (sum, weight) of each microbatch
-    samples: int = 0
-    lr: list[float | None] | None = None
-
-    @property
-    def loss(self) -> float:
-        """Mean loss of the step; nan if all loss weights are 0, as in a single process."""
-        # Add in the order of microbatches. Replicas and waves report in any order, and the order changes a sum's last
-        # bit.
-        total, weight = (sum(column) for column in zip(*(self.losses[m] for m in sorted(self.losses)), strict=True))
-        return total / weight if weight else float("nan")
-
-
 class Collector:
     """Receives the reports of all workers, in any order.
 
@@ -74,9 +63,12 @@ class Collector:
         done: last report of each worker, by rank.
     """
 
-    def __init__(self, plan: Plan, listener: Listener) -> None:
-        self._plan, self._listener = plan, listener
-        self._steps: dict[int, _Partial] = {}
+    def __init__(self, plan: Plan, listener: Listener, callbacks: CallbackRunner | None = None) -> None:
+        self._plan, self._listener, self._callbacks = plan, listener, callbacks or CallbackRunner()
+        self._steps: dict[int, StepReports] = {}
+        self._end = 0
+        self._norms = self._tokens = False
+        self._times_s: tuple[float, ...] = ()  # of the start or newest step, and of the newest checkpoint
         self._next: int | None = None
         self._losses: list[float] = []
         self._odd: set[tuple[str, int | None]] = set()
@@ -84,23 +76,30 @@ class Collector:
         self.checkpoint_steps: int | None = None
         self.done: dict[int, Event] = {}
 
+    @property
+    def halted(self) -> bool:
+        """True if a callback has failed, so that all workers have to stop."""
+        return self._callbacks.failure is not None
+
     def take(self, rank: int, event: Event) -> None:
         """Process one report of one worker."""
         match event.get("event"):
             case "start":
-                self._next = int(event["first"])
+                self._next, self._end = int(event["first"]), int(event["steps"])
+                self._norms, self._tokens = bool(event.get("norms")), bool(event.get("tokens"))
+                self._times_s = (float(event["at_s"]),) if "at_s" in event else ()
                 predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
-                self._listener.started(self._next, int(event["steps"]), predicted)
+                self._listener.started(self._next, self._end, predicted)
                 self.checkpoint = event.get("checkpoint")
                 self.checkpoint_steps = self._next if self.checkpoint is not None else None
+                info = StepInfo(self._next, self._end, self._next * self._plan.batch_size, checkpoint=self.checkpoint)
+                self._callbacks.start(info, bool(event.get("callbacks")))
                 self._emit()
             case "loss":
-                partial = self._steps.setdefault(int(event["step"]), _Partial())
-                # JSON has no nan: a loss of nan arrives as null, and makes the step's loss nan.
-                value = float("nan") if event["sum"] is None else float(event["sum"])
-                partial.losses[int(event["microbatch"])] = value, float(event["weight"])
-                partial.samples += int(event["samples"])
-                partial.lr = event.get("lr", partial.lr)
+                self._steps.setdefault(int(event["step"]), StepReports()).add(event)
+                self._emit()
+            case "norm":
+                self._steps.setdefault(int(event["step"]), StepReports()).gradient_norm = number(event["norm"])
                 self._emit()
             case "not_finite":
                 # Several workers may report the same update; only the first report is shown. A warning is given once in
@@ -115,6 +114,12 @@ class Collector:
             case "saved":
                 self.checkpoint, self.checkpoint_steps = str(event["path"]), int(event["step"])
                 self._listener.saved(self.checkpoint_steps, self.checkpoint)
+                if "at_s" in event:
+                    self._times_s = (*self._times_s[:1], float(event["at_s"]))
+                samples = self.checkpoint_steps * self._plan.batch_size
+                self._callbacks.checkpoint(
+                    StepInfo(self.checkpoint_steps, self._end, samples, checkpoint=self.checkpoint)
+                )
             case "done":
                 self.done[rank] = event
 
@@ -139,14 +144,32 @@ class Collector:
         batch = self._plan.batch_size
         if self._next is None:
             return
-        while self._next in self._steps and self._steps[self._next].samples >= batch:
-            partial = self._steps.pop(self._next)
-            loss = partial.loss
+        while (found := self._steps.get(self._next)) is not None and found.samples >= batch:
+            if self._norms and found.gradient_norm is None:
+                return
+            del self._steps[self._next]
             self._next += 1
-            self._losses.append(loss)
-            shown = loss if isfinite(loss) else None
-            line = {"step": self._next, "loss": shown, "samples": self._next * batch}
-            self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
+            self._losses.append(found.loss)
+            line: dict[str, Any] = {"step": self._next, "loss": found.loss, "samples": self._next * batch}
+            if found.lr is not None:
+                line["lr"] = found.lr
+            if found.gradient_norm is not None:
+                line["gradient_norm"] = found.gradient_norm
+            if self._tokens:
+                line["tokens"] = round(found.weight)
+            self._listener.step(plain(line))
+            self._callbacks.step(self._info(self._next, found))
+
+    def _info(self, step: int, found: StepReports) -> StepInfo:
+        """Return what callbacks see of a complete step."""
+        took_s = None
+        if found.at_s is not None:
+            # A checkpoint may be reported later than steps that came after it.
+            before = [at_s for at_s in self._times_s if at_s < found.at_s]
+            took_s = found.at_s - max(before) if before else None
+            self._times_s = (found.at_s, *self._times_s[1:])
+        known = StepInfo(step, self._end, step * self._plan.batch_size, checkpoint=self.checkpoint)
+        return found.info(known, self._plan.batch_size, took_s, self._tokens)
 
     def _told(self, name: str) -> Iterator[str]:
         """Yield one field of the workers' last reports as text, in order of rank."""

@@ -9,14 +9,14 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from hocket.printable import printable
 from hocket.training.worker.monitor.listener import Listener, RunSummary
-from hocket.util.units import show_count, show_number, show_peaks, show_seconds
+from hocket.training.worker.monitor.summary_table import shown_loss, summary_table
+from hocket.util.units import show_number, show_seconds
 
-_THAN, _NONE = " than measured", 0.0005
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is averaged, and steps before it is shown.
 _WINDOW, _WARM = 20, 3
@@ -76,7 +76,7 @@ class JsonLines:
 
 
 class TrainingBar:
-    """Progress bar with the loss and the pace.
+    """Progress bar with the loss, the learning rate, the gradient norm and the pace.
 
     After some steps it also shows the prediction beside the measurement. If standard error is not a terminal, there is
     no bar, and notes are not broken into lines. The stream `log` gets a line for the first step, the last step and
@@ -94,9 +94,10 @@ class TrainingBar:
 
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        # Seconds, steps, samples, and whether a checkpoint was made.
-        self._took = deque[tuple[float, int, int, bool]](maxlen=_WINDOW - 1)
-        self._last: tuple[float, int, int] | None = None
+        # Seconds, steps, samples, tokens, and whether a checkpoint was made.
+        self._took = deque[tuple[float, int, int, int, bool]](maxlen=_WINDOW - 1)
+        self._last: tuple[float, int, int, int] | None = None
+        self._tokens = 0
         self._saving = False
         self._log, self._logged_s, self._first = log, clock(), 0
         self._predicted_s: float | None = None
@@ -113,10 +114,12 @@ class TrainingBar:
 
     def step(self, line: dict[str, Any]) -> None:
         """Move the bar to a step; print a line of the log, if one is due."""
-        now = self._clock(), int(line["step"]), int(line["samples"])
+        self._tokens += int(line.get("tokens", 0))
+        now = self._clock(), int(line["step"]), int(line["samples"]), self._tokens
         last = self._last or now
         if self._last is not None and now[0] - last[0] >= _TOGETHER_S:
-            self._took.append((now[0] - last[0], now[1] - last[1], now[2] - last[2], self._saving))
+            more = now[1] - last[1], now[2] - last[2], now[3] - last[3]
+            self._took.append((now[0] - last[0], *more, self._saving))
         if self._last is None or now[0] - last[0] >= _TOGETHER_S:
             self._last, self._saving = now, False
         self._done = line["step"]
@@ -137,18 +140,27 @@ class TrainingBar:
         self._saved, self._saving = step, True
 
     def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
-        """Return the texts after the bar (loss, pace, time left, ...), the most important first."""
-        loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
-        parts = [f"loss {loss}"]
+        """Return the texts after the bar (loss, learning rate, pace, ...), the most important first.
+
+        Learning rates of parameter groups that are equal are shown once.
+        """
+        parts = [f"loss {shown_loss(line['loss'])}"]
+        if rates := dict.fromkeys(rate for rate in line.get("lr") or () if rate is not None):
+            parts.append(f"lr {', '.join(f'{rate:.3g}' for rate in rates)}")
+        if "gradient_norm" in line:
+            norm = line["gradient_norm"]
+            parts.append(f"gradient norm {'not a number' if norm is None else f'{norm:.3g}'}")
         if len(self._took) >= _WARM:
             steady = [took for took in self._took if not took[-1]] or list(self._took)
-            steady_s, steps, samples = (sum(took[k] for took in steady) for k in range(3))
+            steady_s, steps, samples, tokens = (sum(took[k] for took in steady) for k in range(4))
             all_s, all_steps = (sum(took[k] for took in self._took) for k in range(2))
             left_s = all_s / all_steps * (self._steps - self._done)
             parts += [f"{show_seconds(steady_s / steps)} a step", f"{_clock_of(left_s)} left"]
             if self._predicted_s:
                 parts.append(f"{show_seconds(self._predicted_s)} predicted")
             parts.append(f"{show_number(samples / steady_s)} samples/s")
+            if tokens:
+                parts.append(f"{show_number(tokens / steady_s)} tokens/s")
         return tuple(parts)
 
     def line(self, width: int) -> str:
@@ -175,9 +187,9 @@ class TrainingBar:
         self._say(text)
 
     def finished(self, summary: RunSummary) -> None:
-        """Remove the bar and print the summary."""
+        """Remove the bar and print the table of the summary."""
         self._live.stop()
-        self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
+        self._say(summary_table(summary))
         if (
             summary.checkpoint and (summary.losses or summary.iteration_s is not None) and not summary.stopped
         ):  # for a stopped run, a note has named the checkpoint
@@ -194,61 +206,6 @@ class TrainingBar:
         from rich.text import Text
 
         return Text(self.line(self._console.width - 1), no_wrap=True, overflow="crop")
-
-
-def spoken(summary: RunSummary, width: int | None = None) -> str:
-    """Write a summary as one sentence; break it between phrases if it exceeds `width`."""
-    if not summary.losses and summary.iteration_s is None:
-        return f"{show_count(summary.steps, 'step')} trained before; none in this run"
-    parts = [f"{show_count(summary.steps, 'step')} trained"]
-    if summary.skipped:
-        parts.append(f"{show_count(summary.skipped, 'update')} skipped, because gradients were not finite")
-    if summary.iteration_s is None:  # all steps were in the pipeline's warm-up or cool-down
-        parts.append("too few to measure an iteration")
-    else:
-        parts.append(f"{show_seconds(summary.iteration_s)} an iteration")
-    if summary.predicted_iteration_s and summary.iteration_s is not None:
-        off = summary.predicted_iteration_s / summary.iteration_s - 1
-        parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({_beside(off)})")
-    if summary.queued:
-        parts.append(summary.queued)
-    if summary.samples_per_s:
-        parts.append(f"{show_number(summary.samples_per_s)} samples/s")
-    phrases = [f"{part};" for part in parts]
-    if summary.peak_memory_bytes:
-        first, *others = show_peaks(summary.peak_memory_bytes).split("; ")
-        phrases += [f"peak memory by device {first};", *(f"{other};" for other in others)]
-        phrases += [f"{text};" for text in _memory_errors(summary)]
-    phrases[-1] = phrases[-1][:-1]
-    return "\n".join(_lines(phrases, width))
-
-
-def _memory_errors(summary: RunSummary) -> list[str]:
-    """Describe the relative errors of the predicted device memory."""
-    predicted = summary.predicted_peak_memory_bytes
-    off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
-    if not off:
-        return []
-    least, most = _beside(min(off)), _beside(max(off))
-    if least == most:
-        return [f"predicted {least}"]
-    return [f"predicted {least.removesuffix(_THAN)} to {most}"]
-
-
-def _beside(off: float) -> str:
-    """Describe a prediction's relative error."""
-    return "as measured" if abs(off) < _NONE else f"{abs(off):.1%} {'more' if off > 0 else 'less'}{_THAN}"
-
-
-def _lines(phrases: Sequence[str], width: int | None) -> list[str]:
-    """Join phrases to as few lines as possible, without breaking a phrase."""
-    lines: list[str] = []
-    for phrase in phrases:
-        if lines and (width is None or len(lines[-1]) + 1 + len(phrase) <= width):
-            lines[-1] += f" {phrase}"
-        else:
-            lines.append(phrase)
-    return lines
 
 
 def _clock_of(duration_s: float) -> str:

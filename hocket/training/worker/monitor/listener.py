@@ -99,8 +99,11 @@ class Listener(Protocol):
 
         Arguments:
             line: {"step": number of steps trained, "loss": mean loss over the samples of this step, "samples": total
-                number of samples trained, "lr": learning rate of each parameter group}. The key "lr" is absent if
-                the job's optimizer has step hooks or its own scheduler, because these may change the rates.
+                number of samples trained, "lr": learning rate of each parameter group, "gradient_norm": norm of all
+                gradients before clipping, "tokens": number of tokens that count in the loss of this step}. The key "lr"
+                is absent if the job's optimizer has step hooks or its own scheduler, because these may change the
+                rates; "gradient_norm" if the norm is not computed; "tokens" unless `Job.loss_weight` is
+                `hocket.tokens(...)`.
         """
 
     def saved(self, step: int, path: str) -> None:

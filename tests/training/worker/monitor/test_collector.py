@@ -11,8 +11,9 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.training.worker.monitor.collector import Collector
-from hocket.training.worker.monitor.display import JsonLines, TrainingBar, spoken
+from hocket.training.worker.monitor.display import JsonLines, TrainingBar
 from hocket.training.worker.monitor.listener import RunSummary
+from hocket.training.worker.monitor.summary_table import summary_table
 from tests.system.tiny import Recorder, plan
 
 NUMBERS = count()
@@ -230,9 +231,9 @@ def test_the_number_of_steps_is_never_left_out(width: int) -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
-    """The end names the newest checkpoint once.
+    """The end names the newest checkpoint once, below the table.
 
-    Earlier checkpoints are not listed. No phrase is broken, and there is no blank line.
+    Earlier checkpoints are not listed. No line is broken, and there is no blank line.
     """
     bar, text = bar_at(80, terminal)
     summary = RunSummary(
@@ -243,9 +244,10 @@ def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
     said = text.getvalue()
     assert said.count("saved/step-00000006") == 1
     assert said.endswith("saved in saved/step-00000006\n")
-    assert all(line in said for line in spoken(summary, 79 if terminal else None).splitlines())
+    assert said.endswith(f"{summary_table(summary)}\nsaved in saved/step-00000006\n")
     if not terminal:
-        assert said == f"{spoken(summary)}\nsaved in saved/step-00000006\n"
+        assert said == f"{summary_table(summary)}\nsaved in saved/step-00000006\n"
+        assert said.replace("\n", "").isprintable(), "no control characters where there is no terminal"
 
 
 @pytest.mark.parametrize("resumed", [True, False])
@@ -284,33 +286,69 @@ def test_a_run_that_never_began_leaves_no_blank_line() -> None:
     assert text.getvalue() == ""
 
 
-def test_a_summary_breaks_between_phrases() -> None:
-    """A summary breaks only between phrases.
-
-    Every line fits, except a line of a single phrase. The joined lines are the sentence.
-    """
-    summary = RunSummary(6, (), 0.25, 32.0, 0.5, {d: (d % 6 + 1) * 2**20 for d in range(12)})
-    lines = spoken(summary, 79).splitlines()
-    assert max(map(len, lines)) <= 79
-    assert " ".join(lines) == spoken(summary)
-    assert all(line[-1] in ";," for line in lines[:-1])
-    assert len(spoken(summary, 5).splitlines()) == 4 + 6
+def test_the_table_of_a_summary() -> None:
+    """The table has a line for each figure, the prediction beside the measurement, and fits a terminal of 80 columns."""
+    summary = RunSummary(
+        1200, (2.0, 1.5), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, {0: 2.0**20, 1: 1.1 * 2**21},
+        skipped=2, queued_share=0.31,
+    )  # fmt: skip
+    assert summary_table(summary).splitlines() == [
+        "                        measured         predicted, beside measured",
+        "steps trained           1,200",
+        "loss of the last step   1.5000",
+        "skipped updates         2 (not finite)",
+        "iteration               250 ms           500 ms (100.0% more)",
+        "waits for a core        up to 31%",
+        "samples/s               32",
+        "peak memory, device 0   1.00 MiB         as measured to 10.0% more",
+        "peak memory, device 1   2.00 MiB",
+    ]
+    many = replace(summary, peak_memory_bytes={d: (d + 1) * 2**20 for d in range(12)})
+    assert summary_table(many).splitlines()[-2:] == [
+        "peak memory, device 11   12.00 MiB        as measured to 10.0% more",
+        "peak memory, device 0    1.00 MiB",
+    ]
+    wide = replace(summary, skipped=0, queued_share=0.0, peak_memory_bytes={d: (d % 6 + 1) * 2**20 for d in range(12)})
+    assert max(map(len, summary_table(wide).splitlines())) < 80
 
 
 @pytest.mark.parametrize("iteration_s", [None, 0.5])
-def test_spoken(iteration_s: float | None) -> None:
-    """One sentence, with or without a pace, says by how much the prediction was off."""
-    said = spoken(RunSummary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
-    assert said.startswith("3 steps trained")
-    assert ("400 ms predicted (20.0% less than measured)" in said) == (iteration_s is not None)
-    memory = RunSummary(3, (), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
-    assert "400 ms predicted (as measured)" in spoken(memory)
-    assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
-    assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
-    assert spoken(RunSummary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
-    waited = "for up to 31% of an iteration, a worker waited for a core that other threads used"
-    assert (waited in spoken(RunSummary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
-    assert "waited" not in spoken(replace(memory, queued_share=0.1))
+def test_the_prediction_in_the_table(iteration_s: float | None) -> None:
+    """The table says by how much the prediction was off, with or without a pace; without a prediction it has no column for it."""
+    said = summary_table(RunSummary(3, (1.0,), iteration_s, 16.0, 0.4, {0: 10}))
+    assert ("400 ms (20.0% less)" in said) == (iteration_s is not None)
+    assert ("too few steps" in said) == (iteration_s is None)
+    memory = RunSummary(3, (1.0,), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
+    assert "400 ms (as measured)" in summary_table(memory)
+    assert "1.0% less to 2.5% more" in summary_table(memory)
+    other = summary_table(replace(memory, predicted_peak_memory_bytes={0: 103.0}))
+    assert "3.0% more" in other
+    assert "predicted" not in summary_table(RunSummary(3, (1.0,), iteration_s, 16.0))
+    assert "waits" not in summary_table(replace(memory, queued_share=0.1))
+    assert "not a number" in summary_table(replace(memory, losses=(float("nan"),)))
+
+
+def test_the_figures_of_a_step() -> None:
+    """Learning rates, gradient norm and tokens are shown if a step has them; equal rates of groups once."""
+    bar, now_s = timed_bar()
+    line = {"loss": 1.0, "lr": [0.01, 0.01, None, 1e-5], "gradient_norm": 12.3456, "tokens": 640}
+    for step in range(1, 11):
+        now_s[0] += 0.25
+        bar.step({"step": step, "samples": step * 8, **line})
+    assert bar.figures(line) == (
+        "loss 1.0000",
+        "lr 0.01, 1e-05",
+        "gradient norm 12.3",
+        "250 ms a step",
+        "0:04:08 left",
+        "500 ms predicted",
+        "32 samples/s",
+        "2,560 tokens/s",
+    )
+    assert bar.figures({"loss": None, "lr": [None], "gradient_norm": None})[:2] == (
+        "loss not a number",
+        "gradient norm not a number",
+    )
 
 
 def test_prediction_is_handed_on() -> None:
@@ -452,8 +490,8 @@ def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
     )
     said = " ".join(text.getvalue().split())
     assert (
-        "2 steps trained; too few to measure an iteration; peak memory by device 0: 1.00 MiB saved in saved/step-00000002"
-        in said
+        "steps trained 2 loss of the last step 4.9000 iteration too few steps 100 ms peak memory, device 0 1.00 MiB "
+        "saved in saved/step-00000002" in said
     )
 
 

@@ -1,0 +1,1 @@
+"""Callbacks: the user's own code that runs while a job trains."""

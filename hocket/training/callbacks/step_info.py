@@ -1,0 +1,37 @@
+"""Figures of a run that callbacks receive; no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """State of a run after a step, as callbacks receive it.
+
+    Attributes:
+        step: number of steps trained, including steps before a resume.
+        steps: number of steps at the end of the run.
+        samples: number of samples trained, including samples before a resume.
+        loss: mean loss of the step, the number that is printed; nan if it is no number. None before the first step.
+        learning_rates: learning rate of each parameter group of the optimizer; None for a group without `lr`. The whole
+            tuple is None before the first step, and if the optimizer has step hooks or its own scheduler.
+        gradient_norm: norm of all gradients before clipping. None without `Job.clip_grad_norm`, unless a callback of
+            the job asks for it (`wants_gradient_norm`).
+        step_s: seconds since the loss of the step before was known, without the time of a checkpoint; None if unknown.
+        samples_per_s: samples of the step, divided by `step_s`.
+        tokens_per_s: tokens that count in the loss of the step, divided by `step_s`. None unless
+            `Job.loss_weight` is `hocket.tokens(...)`.
+        checkpoint: path of the newest checkpoint; None if there is none.
+        error: in `on_end`, the reason why the run ended early; None if it did not.
+    """
+
+    step: int
+    steps: int
+    samples: int
+    loss: float | None = None
+    learning_rates: tuple[float | None, ...] | None = None
+    gradient_norm: float | None = None
+    step_s: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    checkpoint: str | None = None
+    error: str | None = None
