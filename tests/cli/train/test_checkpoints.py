@@ -15,8 +15,9 @@ pytestmark = pytest.mark.workers
 
 
 @pytest.fixture
-def saved(folder: Path) -> Path:
+def saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with two checkpoints of the job's model, the newer one damaged."""
+    monkeypatch.setenv("COLUMNS", "160")  # a narrow table leaves out columns
     state = {f"model.{name}": tensor for name, tensor in load_job("job.py").model.state_dict().items()}
     for step in (1, 2):
         position = Position(step, step * 4, "tiny", "abcdef0123", "", "sync", (step, step))

@@ -27,7 +27,12 @@ def start(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "hocket", "train", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+    def heard() -> None:
+        """Let Ctrl-C be heard, which a person's shell does; who starts tests in the background may have it ignored."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env=environment, preexec_fn=heard)
 
 
 def trained(*arguments: str, folder: Path, steps: int = 2) -> tuple[list[float], str]:
