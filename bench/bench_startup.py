@@ -42,7 +42,7 @@ def _used_s() -> float:
 
 def main() -> None:
     """Print one JSON line a command."""
-    example = ROOT / "hocket" / "profile" / "examples" / "vgg16.graph.txt"
+    example = ROOT / "hocket" / "profiling" / "examples" / "vgg16.graph.txt"
     cluster = ROOT / "examples" / "clusters" / "pipedream-c.yaml"
     commands = (
         "--help",
