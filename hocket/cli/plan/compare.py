@@ -9,7 +9,6 @@ import typer
 
 from hocket.cli.output.options import Json
 from hocket.printable import say
-from hocket.program.trace.chrome import read_trace
 
 if TYPE_CHECKING:
     from hocket.program.trace.error_parts import Parts
@@ -28,6 +27,7 @@ def compare(
     from hocket.cli.output.table import in_bytes, in_seconds, print_table
     from hocket.cli.output.tables import print_json
     from hocket.errors import InputError
+    from hocket.program.trace.chrome import read_trace
     from hocket.program.trace.compare import ComparedFigure
     from hocket.program.trace.compare import compare as compare_traces
     from hocket.util.schema import as_data

@@ -9,7 +9,6 @@ import typer
 from hocket.cli.output.options import REPORT_FILE, TRACE_FILE, Json
 from hocket.cli.plan import background as collocating
 from hocket.printable import printable, say
-from hocket.program.trace.chrome import read_trace, save_trace
 
 if TYPE_CHECKING:
     from hocket.planning.load import LoadedPlan
@@ -156,6 +155,8 @@ def simulate(
     real = _run_of(measured, report, opened) if measured else None
     found, summary = opened.simulate()
     if trace:
+        from hocket.program.trace.chrome import save_trace
+
         save_trace(found if both is None else both.trace, trace)
     people = report is not None or not json
     lent = _lent(opened, real) if people else ""
@@ -220,6 +221,8 @@ def _run_of(path: Path, report: Path | None, opened: "LoadedPlan") -> "Trace":
 
     if report is None:
         raise InputError("--measured", "without --report", "both", "Add --report: the report shows the measured run.")
+    from hocket.program.trace.chrome import read_trace
+
     found, facts = read_trace(path), opened.plan.trace_meta
     for key, expected in {"source": "measured", "program": opened.program.name, **facts}.items():
         told = found.meta.get(key, facts.get(key))

@@ -10,12 +10,12 @@ import typer
 
 from hocket.cli.output.progress import Progress
 from hocket.errors import InputError
-from hocket.planning.plan import Plan
 from hocket.printable import say
-from hocket.training.worker.options import Options
 
 if TYPE_CHECKING:
+    from hocket.planning.plan import Plan
     from hocket.training.auto_plan.plan_to_train import AskedPlan
+    from hocket.training.worker.options import Options
 
 AUTO = "auto"
 
@@ -56,7 +56,7 @@ def named_plan(plan: Path | None, option: str | None) -> Path | None:
 
 
 @contextmanager
-def shown_plan(job: Path, asked: "AskedPlan", options: Options, json: bool) -> Iterator[Plan | str | Path]:
+def shown_plan(job: Path, asked: "AskedPlan", options: "Options", json: bool) -> "Iterator[Plan | str | Path]":
     """Yield the plan of a run; while it is made, show the progress and a line for each step.
 
     Arguments:
