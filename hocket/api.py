@@ -15,7 +15,7 @@ from hocket.hardware.device_type import DeviceType
 from hocket.hardware.resolve import device_type_of
 from hocket.planning.load import LoadedPlan, open_plan, opened, validate
 from hocket.planning.plan import Plan
-from hocket.planning.search.request import AUTO, PlanRequest
+from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
@@ -224,7 +224,7 @@ def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | 
 
 def train(
     job: Job | str | Path,
-    plan: Plan | str | Path = AUTO,
+    plan: Plan | str | Path = "auto",
     *,
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
@@ -256,8 +256,7 @@ def train(
     from hocket.training.train import train as run
 
     refuse_in_job_file("hocket.train")
-    asked = AskedPlan(None if plan == AUTO else plan, workers)
-    with plan_to_train(job, asked, checked_options(steps, options)) as made:
+    with plan_to_train(job, AskedPlan(plan, workers), checked_options(steps, options)) as made:
         return run(job, made, steps=steps, on_step=on_step, callbacks=callbacks, **options)
 
 

@@ -134,6 +134,7 @@ def simulate(
     from hocket.errors import InputError
     from hocket.planning.load import open_plan, validate
     from hocket.planning.swapping.max_depth import block_in_words
+    from hocket.program.trace.chrome import save_trace
     from hocket.reporting.plan_report.swap_panel import largest_table
     from hocket.util.files import check_output, write_atomic
     from hocket.util.schema import as_data
@@ -155,8 +156,6 @@ def simulate(
     real = _run_of(measured, report, opened) if measured else None
     found, summary = opened.simulate()
     if trace:
-        from hocket.program.trace.chrome import save_trace
-
         save_trace(found if both is None else both.trace, trace)
     people = report is not None or not json
     lent = _lent(opened, real) if people else ""
@@ -218,11 +217,10 @@ def _run_of(path: Path, report: Path | None, opened: "LoadedPlan") -> "Trace":
         InputError: no report is written, or the trace is of another plan.
     """
     from hocket.errors import InputError
+    from hocket.program.trace.chrome import read_trace
 
     if report is None:
         raise InputError("--measured", "without --report", "both", "Add --report: the report shows the measured run.")
-    from hocket.program.trace.chrome import read_trace
-
     found, facts = read_trace(path), opened.plan.trace_meta
     for key, expected in {"source": "measured", "program": opened.program.name, **facts}.items():
         told = found.meta.get(key, facts.get(key))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hocket.training.auto_plan.plan_to_train import AskedPlan
     from hocket.training.worker.options import Options
 
-AUTO = "auto"
-
 PlanFile = Annotated[
     Path | None,
     typer.Argument(help="A plan file, from `hocket plan`; without one, a plan is made.", show_default=False),
@@ -44,15 +42,15 @@ Replan = Annotated[
 ]
 
 
-def named_plan(plan: Path | None, option: str | None) -> Path | None:
-    """Return the plan file of the argument PLAN or of --plan; None to make a plan.
+def named_plan(plan: Path | None, option: str | None) -> Path | str | None:
+    """Return the plan of the argument PLAN or of --plan; None if neither is given.
 
     Raises:
         InputError: both name a plan.
     """
     if plan is not None and option is not None:
         raise InputError("--plan", f"{option}, and {plan} as the plan", "one of the two")
-    return plan if option is None or option == AUTO else Path(option)
+    return plan if option is None else option
 
 
 @contextmanager

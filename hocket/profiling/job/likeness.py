@@ -46,9 +46,9 @@ def likeness(job: "Job") -> Likeness:
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     settings = {name: _plain(getattr(job, name)) for name in _SETTINGS}
     settings |= {
-        "loss": loss_name(job.loss),
-        "loss_weight": loss_name(job.loss_weight),
-        "lr_schedule": loss_name(job.lr_schedule),
+        "loss": value_or_name(job.loss),
+        "loss_weight": value_or_name(job.loss_weight),
+        "lr_schedule": value_or_name(job.lr_schedule),
     }
     settings |= {"samples": len(job.data)}
     return {
@@ -125,7 +125,7 @@ def _data(job: "Job") -> dict[str, Sums]:
         return {}
 
 
-def loss_name(given: Any) -> Any:
+def value_or_name(given: Any) -> Any:
     """Describe a loss, a loss weight or a schedule: its value, or the name of the function."""
     from hocket.profiling.job.loss_weight import Tokens
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.likeness import loss_name, module_text
+from hocket.profiling.job.likeness import module_text, value_or_name
 from hocket.profiling.job.optimizer import make_optimizer, stand_ins
 from hocket.util.files import digest
 
@@ -34,7 +34,7 @@ def describe_job(job: Job) -> dict[str, Any]:
     modules = list(job.model.named_modules())
     return {
         "settings": {name: getattr(job, name) for name in _SETTINGS},
-        "loss": [loss_name(job.loss), loss_name(job.loss_weight), _code_digest([job.loss, job.loss_weight])],
+        "loss": [value_or_name(job.loss), value_or_name(job.loss_weight), _code_digest([job.loss, job.loss_weight])],
         "tensors": {name: [*_shape(tensor), tensor.requires_grad] for name, tensor in tensors},
         "sample": {name: _shape(tensor) for name, tensor in job.batch([0]).items()},
         "modules": {name: module_text(module) for name, module in modules},

@@ -14,13 +14,15 @@ from hocket.training.auto_plan.profile_job import Progress
 from hocket.training.launch.torchrun_environment import first_speaks
 from hocket.training.worker.options import Options
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class AskedPlan:
     """Plan that a user asks for.
 
     Attributes:
-        plan: a plan or its file; None to make a plan.
+        plan: a plan or its file; None or "auto" to make a plan, and None from then on.
         workers: workers to plan for; None for the default.
         replan: True to measure and plan again.
 
@@ -33,7 +35,8 @@ class AskedPlan:
     replan: bool = False
 
     def __post_init__(self) -> None:
-        if self.plan is None:
+        if self.plan is None or self.plan == AUTO:
+            object.__setattr__(self, "plan", None)
             return
         named = "a plan" if isinstance(self.plan, Plan) else f"the plan {self.plan}"
         step = "Leave out the plan to have one made: a plan decides the workers."

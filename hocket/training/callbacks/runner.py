@@ -36,8 +36,8 @@ class CallbackRunner:
 
         Arguments:
             callbacks: further callbacks, which are called after the callbacks of the job.
-            job: job or job file with callbacks. The objects of a given job are called. A file is loaded only if a worker reports that its job has callbacks.
-                None to call no callbacks of the job.
+            job: job, or path of its file, with callbacks; None to call no callbacks of the job. A file is loaded only
+                if a worker reports that its job has callbacks.
             debug: True to show whole tracebacks of callbacks; False for only the frames of the user's code.
         """
         self._given, self._job, self._debug = tuple(callbacks), job, debug

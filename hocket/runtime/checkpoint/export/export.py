@@ -51,24 +51,7 @@ def export_weights(
     max_shard_bytes: float | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write the model's weights of a checkpoint to files that other programs read.
-
-    Any plan may have written the checkpoint. Tensors have the names of the model's `state_dict()`.
-
-    Arguments:
-        checkpoint: folder of one checkpoint (step-...), or folder of a run, of which the newest undamaged checkpoint is
-            exported.
-        output: folder for the files.
-        format: "safetensors"; "torch", a file of `torch.save`; or "hf", the `save_pretrained` of the job's model.
-        job: the job, or the path of its file. With it, tied tensors have all their names, and buffers that
-            `state_dict()` leaves out are left out. Format "hf" requires it. The checkpoint's weights are loaded into
-            the job's model, except for "safetensors".
-        max_shard_bytes: maximum tensor bytes of a file, not for "torch"; by default one file.
-        force: replace the files of an earlier export.
-
-    Raises:
-        InputError: no undamaged checkpoint, a checkpoint of another job, or an output folder that has files.
-    """
+    """Export a checkpoint's weights; arguments and errors are those of `hocket.export_weights`."""
     path = Path(output)
     _check_options(format, job, max_shard_bytes)
     check_output(path, force)
