@@ -48,3 +48,10 @@ def test_every_public_thing_has_a_docstring(path: Path) -> None:
     if not ast.get_docstring(tree):
         missing.insert(0, "the module itself")
     assert not missing, ", ".join(missing)
+
+
+def test_the_package_lists_the_names_of_its_interface() -> None:
+    """Both lists are written out, because `import hocket` does not import the interface."""
+    from hocket import api
+
+    assert sorted(hocket.__all__) == sorted([*api.__all__, "__version__"])
