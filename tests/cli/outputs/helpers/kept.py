@@ -66,8 +66,10 @@ def page(html: str) -> str:
 
 
 def document(text: str) -> str:
-    """A JSON document with one line for each key."""
-    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in json.loads(text).items()) + "\n"
+    """A JSON document with one line for each key, or for each element of a list."""
+    found = json.loads(text)
+    rows = found.items() if isinstance(found, dict) else enumerate(found)
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in rows) + "\n"
 
 
 def differences(kept: str, found: str, tolerance: float = 1e-6) -> list[str]:

@@ -1,0 +1,140 @@
+"""Outputs of commands about a shared cluster, with all figures, equal to those that are kept (test_plan_outputs.py)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import hocket.scheduler.prices
+from hocket.util.registry import names
+from tests.cli.outputs.helpers.kept import document
+from tests.cli.outputs.helpers.kept_outputs import check, lab, outputs
+from tests.paths import EXAMPLES
+
+OWN = EXAMPLES / "own-cluster"
+FILES = (str(OWN / "jobs.json"), str(OWN / "workers.yaml"), "--throughputs", str(OWN / "throughputs.json"))
+PRICES = str(Path(hocket.scheduler.prices.__file__).parent / "examples")
+SPOT = str(EXAMPLES / "workers" / "aws-spot.yaml")
+WORKERS = """workers:
+- {name: v100, workers: 8, per_server: 4, price_usd_per_hour: 2.48}
+- {name: p100, workers: 8, per_server: 4, price_usd_per_hour: 1.46}
+- {name: k80, workers: 8, per_server: 8, price_usd_per_hour: 0.45}
+"""
+# Policies that need neither a budget, SLOs nor entities.
+ALONE = (
+    "max_min_fairness",
+    "fifo",
+    "finish_time_fairness",
+    "makespan",
+    "water_filling",
+    "max_sum_throughput",
+    "allox",
+    "isolated",
+)
+
+
+@pytest.fixture(autouse=True)
+def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return lab(tmp_path, monkeypatch)
+
+
+def crowd() -> dict[str, object]:
+    """A snapshot of nine jobs with unlike sizes, weights, deadlines and owners, more than the workers can run."""
+    jobs = []
+    for n in range(9):
+        scale = (1, 1, 2, 1, 4)[n % 5]
+        speed = {"v100": 3.0 + 2.3 * n, "p100": 2.0 + 0.9 * n + (n % 3), "k80": 0.5 + 0.37 * ((n * 5) % 7)}
+        jobs.append(
+            {
+                "id": f"job {n}",
+                "job_type": f"kind {n % 4}",
+                "total_steps": 10_000.0 * (1 + (n * 7) % 5),
+                "num_steps_remaining": 4_000.0 * (1 + (n * 3) % 4),
+                "scale_factor": scale,
+                "priority_weight": (1.0, 2.0, 5.0)[n % 3],
+                "time_since_start_s": 900.0 * n,
+                "SLO_s": 30_000.0 + 10_000.0 * n,
+                "entity": f"team {n % 3}",
+                "throughput": {kind: scale * 0.9 * value for kind, value in speed.items()},
+            }
+        )
+    return {
+        "worker_types": ["v100", "p100", "k80"],
+        "cluster": {"v100": 4, "p100": 3, "k80": 5},
+        "instance_costs": {"v100": 2.48, "p100": 1.46, "k80": 0.45},
+        "entity_weights": {"team 0": 1.0, "team 1": 2.0, "team 2": 3.0},
+        "entity_policies_fair": {f"team {n}": "fairness" for n in range(3)},
+        "entity_policies_mixed": {"team 0": "fifo", "team 1": "fairness", "team 2": "fifo"},
+        "jobs": jobs,
+    }
+
+
+def solved(policy: str) -> tuple[tuple[str, ...], ...]:
+    """Commands that show a policy's allocation of the crowd."""
+    words = ("cluster", "solve", "crowd.json", "-p", policy)
+    words = (*words, "--budget-usd", "60") if policy == "makespan_budget" else words
+    more: list[tuple[str, ...]] = [(*words, "--rows", "9"), (*words, "--agnostic", "--json")]
+    if policy == "hierarchical":
+        more.append((*words, "--mixed", "--json"))
+    return (*more,)
+
+
+def test_allocations(capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
+    """One allocation of each policy, with what holds each job back, and the same if worker types counted as equal."""
+    Path("crowd.json").write_text(json.dumps(crowd()))
+    commands = [words for policy in names("hocket.scheduler.policies") for words in solved(policy)]
+    check("cluster/allocations.txt", outputs(commands, (), capsys), update_golden)
+
+
+RUNS: dict[str, Sequence[Sequence[str]]] = {
+    "examples": (
+        *(("cluster", "solve", str(EXAMPLES / "snapshots" / "three-jobs.json"), "-p", name) for name in ALONE),
+        (
+            *("cluster", "compare", *FILES, *("-p", "max_min_fairness", "-p", "fifo", "-p", "finish_time_fairness")),
+            *("-p", "max_min_fairness:agnostic", "--report", "page.html"),
+        ),
+        ("cluster", "simulate", *FILES, "--json"),
+    ),
+    "gangs": (
+        ("cluster", "generate", "continuous-multiple", "--jobs", "30", "--rate", "20", "--slos", "-o", "jobs.json"),
+        *(
+            ("cluster", "simulate", "jobs.json", "workers.yaml", "-p", policy, *more, "--overhead-s", "20")
+            for policy in ("max_min_fairness", "min_cost_slo", "gandiva")
+            for more in (("--spread",), ("--space-sharing",))
+        ),
+        ("cluster", "simulate", "jobs.json", "workers.yaml", "--space-sharing", "--estimate", "3", "--json"),
+    ),
+    "published": (
+        ("cluster", "generate", "static-single", "--jobs", "12", "--priorities", "--seed", "3", "-o", "jobs.json"),
+        (
+            *("cluster", "compare", "jobs.json", "workers.yaml", "--as-published", "--first", "2", "--last", "10"),
+            *("-p", "allox", "-p", "isolated", "-p", "makespan", "-p", "water_filling", "--json"),
+        ),
+    ),
+    "spot": (
+        ("cluster", "prices", "--at", "2020-03-01"),
+        ("cluster", "generate", "continuous-single", "--jobs", "12", "--rate", "12", "-o", "jobs.json"),
+        (
+            *("cluster", "simulate", "jobs.json", SPOT, "-p", "min_cost", "--bills", "bills.json"),
+            *("--prices", PRICES, "--from", "2020-03-15T10:30", "--checkpoint-gb", "3", "--report", "page.html"),
+        ),
+    ),
+    "sweep": (
+        (
+            *("cluster", "sweep", "workers.yaml", "-p", "max_min_fairness:agnostic", "-p", "max_min_fairness"),
+            *("--rates", "10,30", "--jobs", "30", "--seeds", "2", "--report", "page.html"),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
+    """Workloads under policies, with gangs, estimates, prices and loads."""
+    Path("workers.yaml").write_text(WORKERS)
+    pages = ("page.html",) if any("--report" in words for words in RUNS[name]) else ()
+    found = outputs(RUNS[name], pages, capsys)
+    if Path("bills.json").exists():
+        found += document(Path("bills.json").read_text())
+    check(f"cluster/{name}.txt", found, update_golden)
