@@ -8,8 +8,8 @@ import pytest
 
 import hocket.scheduler.prices
 from hocket.util.registry import names
-from tests.cli.outputs.helpers.kept import document
-from tests.cli.outputs.helpers.kept_outputs import check, lab, outputs
+from tests.cli.outputs.helpers.lab import KEPT, lab, outputs
+from tests.kept import check, document
 from tests.paths import EXAMPLES
 
 OWN = EXAMPLES / "own-cluster"
@@ -84,7 +84,7 @@ def test_allocations(capsys: pytest.CaptureFixture[str], update_golden: bool) ->
     """One allocation of each policy, with what holds each job back, and the same if worker types counted as equal."""
     Path("crowd.json").write_text(json.dumps(crowd()))
     commands = [words for policy in names("hocket.scheduler.policies") for words in solved(policy)]
-    check("cluster/allocations.txt", outputs(commands, (), capsys), update_golden)
+    check(KEPT / "cluster/allocations.txt", outputs(commands, (), capsys), update_golden)
 
 
 RUNS: dict[str, Sequence[Sequence[str]]] = {
@@ -137,4 +137,4 @@ def test_runs(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool
     found = outputs(RUNS[name], pages, capsys)
     if Path("bills.json").exists():
         found += document(Path("bills.json").read_text())
-    check(f"cluster/{name}.txt", found, update_golden)
+    check(KEPT / f"cluster/{name}.txt", found, update_golden)

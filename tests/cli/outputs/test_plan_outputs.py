@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hocket.strategies.base.strategy import members
-from tests.cli.outputs.helpers.kept import differences, page
-from tests.cli.outputs.helpers.kept_outputs import check, lab, outputs
+from tests.cli.outputs.helpers.lab import KEPT, lab, outputs
+from tests.kept import check, differences, page
 from tests.paths import EXAMPLES
 
 CHANGES = ("--bandwidth", "cluster=2x", "--memory", "-50%", "--rate", "2x", "--batch", "2x", "--devices", "4")
@@ -35,7 +35,7 @@ def test_plans(strategy: str, capsys: pytest.CaptureFixture[str], update_golden:
         ("simulate", "plan.yaml", "--report", "plan.html"),
         ("simulate", "plan.yaml", "--json"),
     )
-    check(f"plans/{strategy}.txt", outputs(commands, ("plan.html",), capsys), update_golden)
+    check(KEPT / f"plans/{strategy}.txt", outputs(commands, ("plan.html",), capsys), update_golden)
 
 
 def test_what_if(capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
@@ -45,7 +45,7 @@ def test_what_if(capsys: pytest.CaptureFixture[str], update_golden: bool) -> Non
         ("what-if", "plan.yaml", *CHANGES, "--replan"),
         ("what-if", "plan.yaml", *CHANGES[:4], "--combined", "--json"),
     )
-    check("planning/what_if.txt", outputs(commands, (), capsys), update_golden)
+    check(KEPT / "planning/what_if.txt", outputs(commands, (), capsys), update_golden)
 
 
 SEARCHES: dict[str, Sequence[Sequence[str]]] = {
@@ -111,7 +111,7 @@ SEARCHES: dict[str, Sequence[Sequence[str]]] = {
 def test_searches(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
     """Plans for other goals than the fastest iteration, under limits, and of models that are known by their sizes."""
     pages = ("page.html",) if any("--report" in words for words in SEARCHES[name]) else ()
-    check(f"planning/{name}.txt", outputs(SEARCHES[name], pages, capsys), update_golden)
+    check(KEPT / f"planning/{name}.txt", outputs(SEARCHES[name], pages, capsys), update_golden)
 
 
 def test_a_difference_is_a_word_a_mark_or_more_than_a_last_digit() -> None:

@@ -1,4 +1,4 @@
-"""Outputs of commands as text that is kept, and the comparison of two such texts.
+"""Texts with all figures that are kept in files, such as outputs of commands, and the comparison of two such texts.
 
 Numbers may differ in their last digits between machines; everything else is equal letter by letter. Of a report page,
 the text that a reader sees is kept, and for each kind of mark in its drawings their number and the sum of all their
@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from html.parser import HTMLParser
 from math import isclose
+from pathlib import Path
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform")
@@ -89,3 +90,18 @@ def _close(old: str, new: str, tolerance: float) -> bool:
         return False
     numbers = zip(*([float(one.replace(",", "")) for one in NUMBER.findall(text)] for text in (old, new)), strict=True)
     return all(isclose(a, b, rel_tol=tolerance, abs_tol=1e-9) for a, b in numbers)
+
+
+def check(path: Path, found: str, update: bool) -> None:
+    """Compare a text with the kept one, or keep it.
+
+    Arguments:
+        path: file of the kept text.
+        update: keep the text first (`--update-golden`).
+    """
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found)
+    differing = differences(path.read_text(), found)
+    said = f"{path.name} is another than kept (--update-golden keeps the new one):"
+    assert not differing, "\n".join([said, *differing])

@@ -1,4 +1,4 @@
-"""Outputs of commands that are kept in files, and a folder where commands run."""
+"""A folder where commands run, and the text that they print."""
 
 import re
 from collections.abc import Sequence
@@ -8,9 +8,10 @@ import pytest
 
 from hocket.cli import main
 from hocket.profiling.analytic.synthetic import chain
-from tests.cli.outputs.helpers.kept import differences, document, page
+from tests.kept import document, page
 
 KEPT = Path(__file__).parents[1]
+"""Folder of the kept outputs."""
 CLUSTER = """
 name: lab
 device_type: v100-16gb
@@ -56,13 +57,3 @@ def outputs(commands: Sequence[Sequence[str]], pages: Sequence[str], capsys: pyt
         found.append(f"$ hocket {shown}\n{document(said) if '--json' in words else said}")
     found += [f"{name}:\n{page(Path(name).read_text())}" for name in pages]
     return "\n".join(line.rstrip() for line in TOOK.sub("SECONDS", "\n".join(found)).splitlines()) + "\n"
-
-
-def check(name: str, found: str, update: bool) -> None:
-    """Compare with what is kept, or keep it."""
-    path = KEPT / name
-    if update:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(found)
-    differing = differences(path.read_text(), found)
-    assert not differing, f"{name} is another than kept (--update-golden keeps the new one):\n" + "\n".join(differing)
