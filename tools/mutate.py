@@ -3,6 +3,7 @@
     .venv/bin/python tools/mutate.py --count 60 --seed 1 -o mutants.json
     .venv/bin/python tools/mutate.py --selection fast --selection all    those that the fast selection lets through, by all tests
     .venv/bin/python tools/mutate.py --near --seed 1 -o near.json            only by tests of the mutant's own room: a lower bound
+    .venv/bin/python tools/mutate.py --near --ran .coverage --seed 1          first by tests that ran the line (mutation_lines.py)
     .venv/bin/python tools/mutate.py --escaped-from near.json --seed 1       those that escaped, by all tests of the selection
     .venv/bin/python tools/mutate.py --escaped-from near.json --seed 1 --together    the same in few runs (mutation_group.py)
     .venv/bin/python tools/mutate.py --command "pytest -x tests/program"     by a command of your own
@@ -22,10 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import mutation_group
 from mutants import ESCAPED, Mutant, Outcome, drawn, escaped_in, every, outcome, summary, table, write
+from mutation_lines import RanLines
 from mutation_steps import BIN, Step, run, steps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +46,7 @@ def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) ->
         path.write_bytes(mistaken)
         # A time of its own for each mutant: what was compiled from another one is not taken for this one's.
         os.utime(path, (was.st_atime, was.st_mtime + 10 * (number + 1)))
-        for step in commands(mutant.path, top, asked):
+        for step in commands(mutant, top, asked):
             result, name = run(step, top, asked.limit), step.name
             if result != ESCAPED:
                 break
@@ -53,8 +57,8 @@ def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) ->
     return outcome(mutant, source, result, step_name, round(time.monotonic() - start_s, 1))
 
 
-def commands(path: str, top: Path, asked: argparse.Namespace) -> Iterator[Step]:
-    """What is run for a mutant of a file."""
+def commands(mutant: Mutant, top: Path, asked: argparse.Namespace) -> Iterator[Step]:
+    """What is run for a mutant."""
     if asked.command:
         words = shlex.split(asked.command)
         tool = BIN / words[0]
@@ -62,10 +66,28 @@ def commands(path: str, top: Path, asked: argparse.Namespace) -> Iterator[Step]:
         return
     seen: set[tuple[str, ...]] = set()
     for selection in asked.selection or ["fast"]:
-        for step in steps(path, top, selection, asked.near):
+        for step in steps(mutant.path, top, selection, asked.near, asked.ran.tests(mutant, top) if asked.ran else ()):
             if step.command not in seen:
                 seen.add(step.command)
                 yield step
+
+
+def each(chosen: Sequence[Mutant], top: Path, asked: argparse.Namespace) -> Iterator[Outcome]:
+    """Outcomes of mutants one by one, in the order given: so many at a time as jobs are asked for, each in its own copy."""
+    tops: SimpleQueue[Path] = SimpleQueue()
+    tops.put(top)
+    for number in range(1, asked.jobs):
+        tops.put(copied(top.parent / str(number)))
+
+    def judge(number: int, mutant: Mutant) -> Outcome:
+        own = tops.get()
+        try:
+            return judged(mutant, number, own, asked)
+        finally:
+            tops.put(own)
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        yield from pool.map(judge, range(len(chosen)), chosen)
 
 
 def copied(folder: Path) -> Path:
@@ -87,9 +109,13 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         "--selection", action="append", choices=("fast", "all"), help="tests; the first that catches counts"
     )
     said.add_argument("--near", action="store_true", help="only tests of the mutant's own room, linter and types")
+    said.add_argument(
+        "--ran", type=lambda text: RanLines(Path(text)), help="tests first that ran the line, by .coverage"
+    )
     said.add_argument("--escaped-from", type=Path, help="only mutants that escaped in this output of the same seed")
     said.add_argument("--together", action="store_true", help="many mistakes in one run, then each by what failed")
     said.add_argument("--command", default="", help="run this instead, in the copy; its failure catches a mutant")
+    said.add_argument("-j", "--jobs", type=int, default=1, help="mutants at a time (1)")
     said.add_argument("--limit", type=float, default=1800.0, help="seconds for each command; longer counts as caught")
     said.add_argument("-o", "--output", type=Path, default=None, help="write the outcomes as JSON")
     said.add_argument("--list", action="store_true", help="only show which mutants are drawn")
@@ -113,14 +139,18 @@ def main(words: Sequence[str]) -> int:
         if asked.together:
             outcomes = mutation_group.together(chosen, top, asked.selection or ["fast"], asked.limit)
             write(asked.output, seed, outcomes)
-        for number, mutant in enumerate(() if asked.together else chosen):
-            for step in commands(mutant.path, top, asked) if asked.command and not number else ():
-                if run(step, top, asked.limit) != ESCAPED:
-                    print(f"`{asked.command}` fails without any mistake: mend that first.")
-                    return 1
-            outcomes.append(judged(mutant, number, top, asked))
-            print(table(outcomes[-1:]), flush=True)
-            write(asked.output, seed, outcomes)
+        elif (
+            chosen
+            and asked.command
+            and any(run(step, top, asked.limit) != ESCAPED for step in commands(chosen[0], top, asked))
+        ):
+            print(f"`{asked.command}` fails without any mistake: mend that first.")
+            return 1
+        else:
+            for found in each(chosen, top, asked):
+                outcomes.append(found)
+                print(table(outcomes[-1:]), flush=True)
+                write(asked.output, seed, outcomes)
     print("\n" + table(outcomes), json.dumps(summary(outcomes), indent=1), sep="\n\n")
     return 0
 

@@ -1,10 +1,11 @@
 """Commands that may catch a mutant, the tests nearest to it first. Standard library only."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import bootstrap
 from mutants import CAUGHT, ESCAPED, HUNG
 
 BIN = Path(sys.executable).parent
+MOST_BYTES = 16 << 30
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
 
 
@@ -32,14 +34,17 @@ def mirrors(path: str, top: Path) -> Iterator[str]:
             yield place.as_posix()
 
 
-def steps(path: str, top: Path, selection: str, near: bool = False) -> Iterator[Step]:
+def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequence[str] = ()) -> Iterator[Step]:
     """Commands of a selection of tests, the nearest to a file first.
 
     Arguments:
         near: leave out tests of other rooms.
+        ran: tests that ran the mutant's line, if it is known; they come before all others.
     """
     fast = ("--fast",) if selection == "fast" else ()
     beside = bootstrap.side_by_side()
+    if ran:
+        yield Step(f"{selection}: tests that ran it", (*PYTEST, *fast, *ran))
     for place in mirrors(path, top):
         spread = beside if not place.endswith(".py") else ()
         yield Step(f"{selection}: {place}", (*PYTEST, *fast, *spread, place))
@@ -47,6 +52,11 @@ def steps(path: str, top: Path, selection: str, near: bool = False) -> Iterator[
         yield Step(f"{selection}: {name}", (*PYTEST, *(word for word in command[1:] if word != bootstrap.SLOWEST)))
     yield Step("lint", (str(BIN / "ruff"), "check", "--no-cache", path))
     yield Step("types", (str(BIN / "mypy"),))
+
+
+def _limited() -> None:
+    """Bound the memory of a command: a mistake can make a loop endless that fills it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
 def run(step: Step, top: Path, limit_s: float) -> str:
@@ -63,6 +73,7 @@ def run(step: Step, top: Path, limit_s: float) -> str:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=_limited,
     )
     try:
         code = process.wait(limit_s)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import sqlite3
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
@@ -150,6 +151,51 @@ def test_a_campaign_tells_caught_from_escaped(
     assert len(found["mutants"]) == 9
     assert found["summary"]["caught"] == 8
     assert "escaped: hocket/room/shape.py:14 (dropped call)" in capfd.readouterr().out
+    assert (small / "hocket/room/shape.py").read_text() == SOURCE
+
+
+def test_tests_that_ran_the_line_go_first(
+    small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a measurement of coverage tells; the nearest first, and without tests that are no longer there."""
+    with sqlite3.connect(tmp_path / "ran") as kept:
+        kept.execute("create table file (id integer, path text)")
+        kept.execute("create table context (id integer, context text)")
+        kept.execute("create table line_bits (file_id integer, context_id integer, numbits blob)")
+        kept.execute("insert into file values (1, '/elsewhere/hocket/room/shape.py')")
+        names = [
+            "",
+            "tests/test_far.py::test|run",
+            "tests/room/test_shape.py::test_area|run",
+            "tests/gone.py::test|run",
+        ]
+        for number, name in enumerate(names):
+            kept.execute("insert into context values (?, ?)", (number, name))
+            kept.execute("insert into line_bits values (1, ?, ?)", (number, bytes([0, 0b0100_0000])))  # line 14
+    (small / "tests/test_far.py").touch()
+    sites = tools[1].mutations(SOURCE.encode())
+    found = {
+        one.line: tools[0].RanLines(tmp_path / "ran").tests(tools[0].Mutant("hocket/room/shape.py", one), small)
+        for one in sites
+    }
+    assert found.pop(14) == ["tests/room/test_shape.py::test_area", "tests/test_far.py::test"]
+    assert not any(found.values())
+    words = ["--near", "--ran", str(tmp_path / "ran"), "--jobs", "2", "--only", "hocket/room/shape.py", "--list"]
+    assert tools[0].main(words) == 0
+    step = next(tools[0].steps("hocket/room/shape.py", small, "fast", True, ["tests/test_far.py::test"]))
+    assert step.command[-2:] == ("--fast", "tests/test_far.py::test")
+
+
+def test_several_mutants_at_a_time(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    """Each in its own copy: the same outcomes in the same order."""
+    command = f"{sys.executable} -c 'from tests.room.test_shape import test_area; test_area()'"
+    outcomes = []
+    for jobs in ("1", "3"):
+        words = ["--seed", "1", "--command", command, "--jobs", jobs, "-o", str(tmp_path / "found.json")]
+        assert tools[0].main(words) == 0
+        found = json.loads((tmp_path / "found.json").read_text())
+        outcomes.append([(one["after"], one["result"]) for one in found["mutants"]])
+    assert outcomes[0] == outcomes[1]
     assert (small / "hocket/room/shape.py").read_text() == SOURCE
 
 

@@ -1,0 +1,71 @@
+"""Tests that ran a line, as a measurement of coverage tells. Standard library only.
+
+    .venv/bin/pip install pytest-cov
+    .venv/bin/python -m pytest --fast -m "not workers" --cov=hocket --cov-context=test -n auto    writes .coverage
+
+They are the tests that can see a mistake in this line, and few where all tests are thousands.
+"""
+
+import ast
+import random
+import sqlite3
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from mutants import Mutant
+
+MOST = 60
+"""Tests of one line that are worth a command of their own."""
+ALIKE = 3
+"""Cases of one test that go before cases of others."""
+
+
+class RanLines:
+    """Tests by the lines that they ran."""
+
+    def __init__(self, path: Path) -> None:
+        self._all = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+    def tests(self, mutant: Mutant, top: Path) -> list[str]:
+        """Tests that ran a mutant's statement, those of the nearest folders first; [] for none, or where all run it.
+
+        Arguments:
+            top: the repository that the mutant is of. Tests that it does not have any more are left out.
+        """
+        first, last = _statement((top / mutant.path).read_bytes(), mutant.mutation.line)
+        found = {
+            name.partition("|")[0]
+            for name, lines in self._of(mutant.path)
+            if name
+            and any(line // 8 < len(lines) and lines[line // 8] >> line % 8 & 1 for line in range(first, last + 1))
+        }
+        parts, order = (
+            Path(mutant.path).parts[1:],
+            sorted(one for one in found if (top / one.partition("::")[0]).exists()),
+        )
+        random.Random(0).shuffle(order)
+        seen: Counter[str] = Counter()
+
+        def rank(test: str) -> tuple[bool, int]:
+            seen[function := test.partition("[")[0]] += 1
+            shared = (n for n in range(len(parts) + 1) if test.startswith("/".join(["tests", *parts[:n]])))
+            return seen[function] > ALIKE, -max(shared)
+
+        return sorted(order, key=rank)[:MOST]
+
+    @cache  # noqa: B019 (one object for a campaign)
+    def _of(self, path: str) -> list[tuple[str, bytes]]:
+        """Names of tests, each with one bit for each line of a file."""
+        asked = """select context, numbits from line_bits join file on file.id = file_id join context
+        on context.id = context_id where file.path like ?"""
+        return self._all.execute(asked, (f"%/{path}",)).fetchall()
+
+
+def _statement(source: bytes, line: int) -> tuple[int, int]:
+    """First and last line of the innermost statement at a line; of a statement with a body, of its head."""
+    first, last = line, line
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            first = node.lineno
+    return first, last
