@@ -1,6 +1,7 @@
 """Outputs of commands about a shared cluster, with all figures, equal to those that are kept (test_plan_outputs.py)."""
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ OWN = EXAMPLES / "own-cluster"
 FILES = (str(OWN / "jobs.json"), str(OWN / "workers.yaml"), "--throughputs", str(OWN / "throughputs.json"))
 PRICES = str(Path(hocket.scheduler.prices.__file__).parent / "examples")
 SPOT = str(EXAMPLES / "workers" / "aws-spot.yaml")
+TASKS = 10
+# Policies that need what a drawn workload may lack: a budget, SLOs or prices.
+LIMITED = ("makespan_budget", "min_cost_slo", "uniform_progress")
 WORKERS = """workers:
 - {name: v100, workers: 8, per_server: 4, price_usd_per_hour: 2.48}
 - {name: p100, workers: 8, per_server: 4, price_usd_per_hour: 1.46}
@@ -145,3 +149,27 @@ def test_runs(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool
     if Path("bills.json").exists():
         found += document(Path("bills.json").read_text())
     check(KEPT / f"cluster/{name}.txt", found, update_golden)
+
+
+def drawn(seed: int) -> list[tuple[str, ...]]:
+    """A workload of a drawn kind, simulated under two policies and drawn conditions, or refused."""
+    draw = random.Random(seed)
+    kind = f"{draw.choice(('continuous', 'static'))}-{draw.choice(('single', 'multiple'))}"
+    rate = ("--rate", str(draw.uniform(5, 40))) if kind.startswith("continuous") else ()
+    more = [one for one in ("--priorities", "--slos") if draw.random() < 0.5]
+    generated = ("cluster", "generate", kind, "--jobs", str(draw.randint(6, 14)), "--seed", str(seed), *rate, *more)
+    conditions = [
+        one for one in ("--space-sharing", "--spread", "--as-published", "--agnostic") if draw.random() < 0.25
+    ]
+    conditions += ["--overhead-s", str(draw.choice((0, 20, 60))), "--round", str(draw.choice((120, 360, 900)))]
+    policies = draw.sample([name for name in names("hocket.scheduler.policies") if name not in LIMITED], 2)
+    return [(*generated, "-o", "jobs.json")] + [
+        ("cluster", "simulate", "jobs.json", "workers.yaml", "-p", policy, *conditions, "--json") for policy in policies
+    ]
+
+
+def test_drawn_runs(capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
+    """Workloads, policies and conditions that seeds draw."""
+    Path("workers.yaml").write_text(WORKERS)
+    commands = [words for seed in range(TASKS) for words in drawn(seed)]
+    check(KEPT / "cluster" / "drawn.txt", outputs(commands, (), capsys, codes=(0, 2)), update_golden)
