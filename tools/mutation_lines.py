@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from mutants import Mutant
 
@@ -25,7 +26,8 @@ class RanLines:
     """Tests by the lines that they ran."""
 
     def __init__(self, path: Path) -> None:
-        self._all = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        self._all = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+        self._lock = Lock()
 
     def tests(self, mutant: Mutant, top: Path) -> list[str]:
         """Tests that ran a mutant's statement, those of the nearest folders first; [] for none, or where all run it.
@@ -59,7 +61,8 @@ class RanLines:
         """Names of tests, each with one bit for each line of a file."""
         asked = """select context, numbits from line_bits join file on file.id = file_id join context
         on context.id = context_id where file.path like ?"""
-        return self._all.execute(asked, (f"%/{path}",)).fetchall()
+        with self._lock:
+            return self._all.execute(asked, (f"%/{path}",)).fetchall()
 
 
 def _statement(source: bytes, line: int) -> tuple[int, int]:

@@ -172,7 +172,7 @@ def test_tests_that_ran_the_line_go_first(
         for number, name in enumerate(names):
             kept.execute("insert into context values (?, ?)", (number, name))
             kept.execute("insert into line_bits values (1, ?, ?)", (number, bytes([0, 0b0100_0000])))  # line 14
-    (small / "tests/test_far.py").touch()
+    (small / "tests/test_far.py").write_text("def test():\n    pass\n")
     sites = tools[1].mutations(SOURCE.encode())
     found = {
         one.line: tools[0].RanLines(tmp_path / "ran").tests(tools[0].Mutant("hocket/room/shape.py", one), small)
@@ -180,10 +180,11 @@ def test_tests_that_ran_the_line_go_first(
     }
     assert found.pop(14) == ["tests/room/test_shape.py::test_area", "tests/test_far.py::test"]
     assert not any(found.values())
-    words = ["--near", "--ran", str(tmp_path / "ran"), "--jobs", "2", "--only", "hocket/room/shape.py", "--list"]
+    words = ["--ran", str(tmp_path / "ran"), "--jobs", "2", "--near", "--seed", "1", "-o", str(tmp_path / "found.json")]
     assert tools[0].main(words) == 0
-    step = next(tools[0].steps("hocket/room/shape.py", small, "fast", True, ["tests/test_far.py::test"]))
-    assert step.command[-2:] == ("--fast", "tests/test_far.py::test")
+    outcomes = {one["line"]: one["step"] for one in json.loads((tmp_path / "found.json").read_text())["mutants"]}
+    assert outcomes.pop(14) == "fast: tests that ran it"
+    assert set(outcomes.values()) == {"fast: tests/room/test_shape.py"}
 
 
 def test_several_mutants_at_a_time(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
