@@ -13,12 +13,13 @@ from math import isclose
 from pathlib import Path
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+VERSION = re.compile(r"hocket \d+\.\d+\.\d+")
 _PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform")
 _DRAWN = ("path", "rect", "line", "circle", "polyline", "polygon", "text", "g", "use")
 
 
 class _Page(HTMLParser):
-    """Visible text of a page, and marks of its drawings; tooltips are left out."""
+    """Visible text of a page, and marks of its drawings; of tooltips, their number and the sum of all numbers in them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +27,7 @@ class _Page(HTMLParser):
         self.marks: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
         self.words: defaultdict[str, list[str]] = defaultdict(list)
+        self.tooltips, self.told = 0, 0.0
         self._open: list[str] = []
         self._mark = ""
 
@@ -44,10 +46,13 @@ class _Page(HTMLParser):
             pass
 
     def handle_data(self, data: str) -> None:
-        text = " ".join(data.split())
-        if not text or {"script", "style"} & set(self._open) or (self._open[-1:] == ["title"] and "svg" in self._open):
+        text = VERSION.sub("hocket VERSION", " ".join(data.split()))
+        if not text or {"script", "style"} & set(self._open):
             return
-        if "svg" in self._open:
+        if self._open[-1:] == ["title"] and "svg" in self._open:
+            self.tooltips += 1
+            self.told += sum(map(float, re.findall(r"-?\d+(?:\.\d+)?", text)))
+        elif "svg" in self._open:
             self.words[self._mark].append(text)
         else:
             self.lines.append(text)
@@ -57,7 +62,8 @@ def page(html: str) -> str:
     """What is kept of a report page."""
     found = _Page()
     found.feed(html)
-    marks = [
+    marks = [f"{found.tooltips} tooltips, {found.told:.6g}"] if found.tooltips else []
+    marks += [
         f"{kind} {count} {found.sums[kind]:.1f} {' '.join(found.words[kind])}".rstrip()
         for kind, count in sorted(found.marks.items())
     ]
