@@ -13,6 +13,8 @@ from math import isclose
 from pathlib import Path
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+TOOK = re.compile(r"^(?:wall|search)_s: .*|(?<= in )[\d.]+ (?:ms|s|µs)(?=$| )", re.M)
+"""Seconds that this machine took."""
 VERSION = re.compile(r"hocket \d+\.\d+\.\d+")
 _PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points", "transform")
 _DRAWN = ("path", "rect", "line", "circle", "polyline", "polygon", "text", "g", "use")
@@ -55,7 +57,7 @@ class _Page(HTMLParser):
         elif "svg" in self._open:
             self.words[self._mark].append(text)
         else:
-            self.lines.append(text)
+            self.lines.append(TOOK.sub("SECONDS", text))
 
 
 def page(html: str) -> str:

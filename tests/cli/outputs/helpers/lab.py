@@ -1,6 +1,5 @@
 """A folder where commands run, and the text that they print."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from hocket.cli import main
 from hocket.profiling.analytic.synthetic import chain
-from tests.kept import document, page
+from tests.kept import TOOK, document, page
 
 KEPT = Path(__file__).parents[1]
 """Folder of the kept outputs."""
@@ -20,8 +19,6 @@ device_type: v100-16gb
   - {{name: cluster, width: 2, bandwidth_bytes_per_s: 1.0e9, latency_s: 5.0e-5}}
 {more}"""
 HOSTS = "memory_bytes: 2.3e8\nhost_memory_bytes: 8.0e9\n"
-# Seconds that this machine took.
-TOOK = re.compile(r"^(?:wall|search)_s: .*|(?<= in )[\d.]+ (?:ms|s|µs)(?=$| )", re.M)
 
 
 def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
