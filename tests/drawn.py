@@ -2,15 +2,17 @@
 
 import random
 from dataclasses import replace
+from math import prod
 
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.hardware.links import Link
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.tensor_fusion import ReadyGradients
 from hocket.profiling.analytic import synthetic
+from hocket.profiling.layer import Layer, OtherDeviceLayer
 from hocket.profiling.profile import ModelProfile
 
-DEVICE_TYPE = "v100-16gb"
+DEVICE_TYPE, SLOWER_TYPE = "v100-16gb", "p100"
 APART = 30
 """Largest figure of a layer, divided by the least."""
 
@@ -35,9 +37,45 @@ def model(draw: random.Random, most_layers: int = 14) -> ModelProfile:
         microbatch_sizes=(1, 2, 4),
         device_type=DEVICE_TYPE,
     )
-    steps = [draw.uniform(0, 2e-3) for _ in range(layers)]
-    each = zip(found.layers, steps, strict=True)
-    return replace(found, layers=tuple(replace(layer, step_s=step_s) for layer, step_s in each))
+    found = replace(found, layers=tuple(_dressed(draw, layer) for layer in found.layers))
+    return _tied(draw, found) if draw.random() < 0.3 else found
+
+
+def _dressed(draw: random.Random, layer: Layer) -> Layer:
+    """A layer with figures that a chain leaves out, and seconds on another type of device."""
+    sizes = [size * draw.uniform(0.1, 0.5) for size in layer.stash_bytes]
+    slower = draw.uniform(1.2, 4.0)
+    return replace(
+        layer,
+        step_s=draw.uniform(0, 2e-3),
+        copy_s=draw.uniform(0, 5e-4),
+        step_bytes=layer.weights_bytes * draw.choice((0.0, 0.5)),
+        buffers_bytes=draw.choice((0.0, 0.0, draw.uniform(1e3, 1e6))),
+        working_bytes=tuple(sizes),
+        backward_bytes=tuple(1.5 * size for size in sizes),
+        fresh_bytes=tuple(1.5 * size + layer.gradients_bytes for size in sizes),
+        elsewhere=(
+            OtherDeviceLayer(
+                SLOWER_TYPE,
+                tuple(slower * one for one in layer.forward_s),
+                tuple(1.1 * slower * one for one in layer.backward_s),
+                draw.uniform(0, 4e-3),
+                draw.uniform(0, 1e-3),
+            ),
+        ),
+    )
+
+
+def _tied(draw: random.Random, profile: ModelProfile) -> ModelProfile:
+    """The same, but the last layers use the weights of the first ones, as an output layer those of the embedding."""
+    layers, ties = list(profile.layers), []
+    for first in range(draw.choice((1, 1, 2))):
+        last = len(layers) - 1 - first
+        if layers[first].parameters and last > first + 1:
+            own = ("parameters", "weights_bytes", "gradients_bytes", "optimizer_bytes")
+            layers[last] = replace(layers[last], **{name: getattr(layers[first], name) for name in own})
+            ties.append((first, last))
+    return replace(profile, layers=tuple(layers), ties=tuple(ties))
 
 
 def overlap(draw: random.Random, workers: int) -> OverlapModel:
@@ -72,7 +110,12 @@ def cluster(draw: random.Random, widths: tuple[int, ...] | None = None) -> Clust
         if draw.random() < 0.2:
             level = replace(level, overlap=overlap(draw, width))
         levels.append(level)
-    return Cluster("drawn", tuple(levels), DEVICE_TYPE, memory_bytes=draw.uniform(1e8, 2e9))
+    memory_bytes = draw.uniform(1e8, 2e9)
+    if draw.random() < 0.25 and widths[0] > 1:
+        count = prod(widths)
+        nodes = (Node(DEVICE_TYPE, count // 2, memory_bytes=memory_bytes), Node(SLOWER_TYPE, count - count // 2))
+        return Cluster("drawn", tuple(levels), nodes=nodes, memory_bytes=memory_bytes)
+    return Cluster("drawn", tuple(levels), DEVICE_TYPE, memory_bytes=memory_bytes)
 
 
 def gradients(draw: random.Random) -> ReadyGradients:

@@ -53,6 +53,8 @@ def test_every_error_can_be_caught_at_once() -> None:
         ("a100", "Did you mean 'a100-40gb' or 'a100-80gb'?"),
         ("p10", ""),
         ("p200", ""),
+        ("b2b", "Did you mean 'b2b-100'?"),
+        ("b2b-", "Did you mean 'b2b-100'?"),
         ("a100_80gb", "Did you mean 'a100-80gb'?"),
         ("a100-96gb", ""),
         ("model (batch 33)", "Did you mean 'model (batch 32)'?"),
@@ -60,4 +62,6 @@ def test_every_error_can_be_caught_at_once() -> None:
 )
 def test_nearest(name: str, hint: str) -> None:
     """A near name is offered; where nothing is near, or the number is another, nothing is."""
-    assert nearest(name, ["gpipe", "pipedream", "p100", "a100-40gb", "a100-80gb", "model (batch 32)"]) == hint
+    assert (
+        nearest(name, ["gpipe", "pipedream", "p100", "a100-40gb", "a100-80gb", "b2b-100", "model (batch 32)"]) == hint
+    )

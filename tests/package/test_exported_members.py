@@ -23,7 +23,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """A misspelt name fails as a name of any module does."""
-    with pytest.raises(AttributeError, match="has no attribute 'plann'"):
+    with pytest.raises(AttributeError, match=r"^module 'hocket' has no attribute 'plann'"):
         _ = hocket.plann
 
 
