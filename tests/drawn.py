@@ -104,7 +104,7 @@ def cluster(draw: random.Random, widths: tuple[int, ...] | None = None) -> Clust
         bandwidth, latency_s = 1e9 * draw.choice((1.0, 0.3, 0.7)) / 4**k, draw.uniform(0, 2e-5) * k
         level = Level(f"level {k}", width, bandwidth, latency_s, shared=draw.random() < 0.3)
         if draw.random() < 0.3:
-            level = replace(level, all_reduce=Link(draw.uniform(0, 1e-4), bandwidth * draw.uniform(0.5, 1.1)))
+            level = replace(level, all_reduce=Link(bandwidth * draw.uniform(0.5, 1.1), draw.uniform(0, 1e-4)))
         if draw.random() < 0.2:
             level = replace(level, reduce_scatter=draw.uniform(0.5, 1.2), all_gather=draw.uniform(0.5, 1.2))
         if draw.random() < 0.2:
