@@ -13,7 +13,7 @@ from hocket.program.trace.trace import KINDS, Trace
 
 _WORK = tuple(k for k, kind in enumerate(KINDS) if kind not in (Kind.LOAD, Kind.DROP))
 _STEP = KINDS.index(Kind.STEP)
-_MEETINGS = tuple(KINDS.index(kind) for kind in COLLECTIVES)
+_MEETINGS = tuple(k for k, kind in enumerate(KINDS) if kind in COLLECTIVES)
 
 
 def active_s(trace: Trace) -> dict[int, float]:
