@@ -14,7 +14,7 @@ from hocket.program.trace.usage import COMPUTES
 from hocket.simulation.engine.nodes import KINDS, PERIOD
 from hocket.simulation.result import SimulationResult
 
-_BUSY = tuple(KINDS.index(kind) for kind in COMPUTES)
+_BUSY = tuple(k for k, kind in enumerate(KINDS) if kind in COMPUTES)
 
 
 @dataclass(frozen=True)

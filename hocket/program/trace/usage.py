@@ -18,7 +18,7 @@ from hocket.program.trace.busy_time import all_iterations, iterations, joined, m
 from hocket.program.trace.trace import KINDS, Trace
 
 COMPUTES = (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP)
-_COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
+_COMPUTES = tuple(k for k, kind in enumerate(KINDS) if kind in COMPUTES)
 _COLLECTIVES = tuple(k for k, kind in enumerate(KINDS) if kind in COLLECTIVES)
 COLUMNS = 512  # intervals of an iteration
 REACHED = 0.5  # share of an iteration that must have memory records: each device's record ends at its own moment

@@ -24,7 +24,7 @@ MOST_STEPS = 600  # more steps are drawn as means over this many equal intervals
 MOST_STAGES = 32  # with more stages, plateaus have no names
 MOST_ROWS = 9  # rows of the table; with more numbers of devices, several share a row
 DIGIT = 6.8  # width of one character of a name, in drawing units
-_COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
+_COMPUTES = tuple(k for k, kind in enumerate(KINDS) if kind in COMPUTES)
 FAMILIES = ("f", "again", "b", "step")
 
 

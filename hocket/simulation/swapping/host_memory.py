@@ -17,7 +17,7 @@ from hocket.simulation.result import SimulationResult
 
 Series = list[tuple[float, float]]
 """Pairs of a time in seconds, and the bytes from then on (or, for `_summed`, their change at this time)."""
-_MOVES = (*SWAPS, Kind.SEND, Kind.RECEIVE)
+_MOVES = SWAPS | {Kind.SEND, Kind.RECEIVE}
 
 
 class HostCourse(NamedTuple):
