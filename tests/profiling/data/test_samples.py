@@ -263,3 +263,12 @@ def test_integers_that_change_at_every_second_position_are_refused():
 
     with pytest.raises(InputError, match="item1"):
         check_repeatable(job_of(make))
+
+
+@pytest.mark.parametrize(("samples", "more"), [(16, False), (17, True)])
+def test_sixteen_samples_are_listed_and_no_more(samples, more):
+    """What is left out is said, and only then."""
+    batch = {"x": torch.arange(samples)}
+    error = refusal(IndexError("index out of range in self"), list(range(samples)), batch)
+    assert error is not None
+    assert error.place == f"Job.data, samples {', '.join(map(str, range(16)))}{', ...' if more else ''}"

@@ -7,10 +7,14 @@ that is meant, write them again with --update-golden, and read the difference.
 import random
 from pathlib import Path
 
+import pytest
+
 from hocket.errors import RefusedError
+from hocket.profiling.analytic import synthetic
 from hocket.profiling.profile import ModelProfile
+from hocket.strategies.pipedream_partition.kernel import _need
 from hocket.strategies.pipedream_partition.level import PartitionOptions
-from hocket.strategies.pipedream_partition.memory import MemoryRule
+from hocket.strategies.pipedream_partition.memory import MemoryRule, in_flight, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import Partition, partition
 from tests.drawn import cluster, model
 from tests.kept import check
@@ -55,3 +59,26 @@ def test_partitions(update_golden: bool) -> None:
             found = f"refused: {error}"
         lines.append(f"{seed}: {found}")
     check(Path(__file__).with_name("partitions.txt"), "\n".join(lines) + "\n", update_golden)
+
+
+def test_the_inner_loop_counts_the_same_bytes() -> None:
+    """Bytes of a stage in the search are those of the partition that is found, for every number of inputs in flight."""
+    draw = random.Random(0)
+    for _ in range(20):
+        profile = synthetic.chain(
+            3,
+            activation_bytes=draw.uniform(1e5, 1e7),
+            weights_bytes=draw.uniform(1e5, 1e7),
+            stash_bytes=draw.uniform(1e5, 1e7),
+            optimizer_bytes=draw.uniform(1e5, 1e7),
+        )
+        stages = tuple(((i,), (i,)) for i in range(3))
+        for recompute, versions in ((False, None), (True, None), (False, 2), (True, 1)):
+            held = pipeline_bytes(profile, 1, stages, recompute=recompute, weight_versions=versions)
+            for s, flight in enumerate(in_flight((1, 1, 1))):
+                layer = profile.layers[s]
+                received = float(profile.tensor_bytes(1)[0])  # of each border as of the input
+                own = layer.stash_bytes[0] + (received if s == 0 else 0.0)
+                fixed = layer.gradients_bytes + layer.optimizer_bytes
+                figures = layer.weights_bytes, fixed, own, received if s else 0.0
+                assert _need(figures, flight, versions or flight, recompute) == pytest.approx(held[s], rel=1e-12)
