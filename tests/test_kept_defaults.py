@@ -4,6 +4,7 @@ A user relies on a default without naming it. A changed default or constant is s
 change that is meant, write them again with --update-golden.
 """
 
+import ast
 import dataclasses
 import enum
 import importlib
@@ -52,6 +53,9 @@ def defaults(name: str, thing: Any) -> Iterator[str]:
 
 def lines_of(module: ModuleType) -> Iterator[str]:
     """Lines of what a module itself defines."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    targets = [one for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for one in ast.walk(node)]
+    assigned = {one.id for one in targets if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     for name, thing in vars(module).items():
         if name.startswith("__"):
             continue
@@ -59,7 +63,7 @@ def lines_of(module: ModuleType) -> Iterator[str]:
         if inspect.isclass(own) or inspect.isfunction(own):
             if own.__module__ == module.__name__:
                 yield from defaults(f"{module.__name__}.{name}", own)
-        elif name.upper() == name and plain(thing):
+        elif name in assigned and name.upper() == name and plain(thing):
             yield f"{module.__name__}.{name} = {thing!r}"
 
 

@@ -25,6 +25,10 @@ def train(
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of the run.")] = None,
     keep: Annotated[int, typer.Option(help="Number of checkpoints to keep.")] = 3,
     resume: Resume = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Initial weights: a .safetensors file, a state dict (.pt), or a Hugging Face folder."),
+    ] = None,
     on_nan: Annotated[
         str,
         typer.Option(
@@ -94,6 +98,7 @@ def train(
         "every": every,
         "keep": keep,
         "resume": read_resume(resume),
+        "weights": str(weights) if weights else None,
         "on_nan": on_nan,
         "device": device,
         "threads": threads,

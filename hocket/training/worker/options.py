@@ -26,6 +26,8 @@ class Options:
         keep: number of newest checkpoints to keep.
         resume: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0 if the
             folder has no checkpoint. If all checkpoints are damaged, both refuse.
+        weights: file of initial weights (safetensors, or a state dict of `torch.save`), or a Hugging Face folder; None for
+            those of the job's model. A run that resumes has its checkpoint's weights.
         on_nan: reaction to a loss or gradient that is nan or infinite. "stop" ends the run and names the origin; "skip"
             skips the update on all devices; "go" continues, with one warning. Weights that are nan or infinite are
             never saved.
@@ -49,6 +51,7 @@ class Options:
     every: int | None = None
     keep: int = 3
     resume: bool | Literal["auto"] = False
+    weights: str | None = None
     on_nan: str = "stop"
     device: str = "auto"
     threads: int = 1
@@ -71,7 +74,7 @@ class Options:
             _check_count("every", self.every)
         if self.threads > _MAX_THREADS:
             raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
-        for name in ("checkpoint", "trace"):
+        for name in ("checkpoint", "trace", "weights"):
             if getattr(self, name) == "":  # as a path, it is the working directory
                 raise InputError(name, "an empty path", "a path, or None")
         if self.every is not None and self.checkpoint is None:

@@ -7,7 +7,7 @@ process that starts or watches the worker.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,8 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         engine.device.microbatches.on_load = reads.take
         checkpoints = _checkpoint_manager(job, options, board)
         start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
+        if options.weights is not None:
+            _start_from(options.weights, engine, job, board, start, speak)
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
         checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
@@ -220,6 +222,18 @@ def _together(done: Collectives, way: str) -> str:
     names = {"all_reduces": "all-reduces", "gathers": "gathers", "scatters": "reduce-scatters"}
     counts = {name: getattr(getattr(done, key), way) for key, name in names.items()}
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
+
+
+def _start_from(
+    weights: str, engine: Worker, job: Job, board: KVExchange, start: int, speak: Callable[[dict[str, Any]], None]
+) -> None:
+    """Load initial weights, if the run does not resume after `start` steps."""
+    if start:
+        speak({"event": "note", "text": f"{weights} is not read: the run resumes with the weights of its checkpoint"})
+        return
+    from hocket.runtime.checkpoint.initial_weights.start_from import start_from
+
+    start_from(weights, engine, job, board, speak)
 
 
 def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
