@@ -45,8 +45,11 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def crowd(count: int) -> dict[str, object]:
     """A snapshot of jobs with unlike sizes, weights, deadlines and owners, more than the workers can run."""
-    jobs = []
+    jobs: list[dict[str, object]] = []
     for n in range(count):
+        if n > 9 and n % 3 == 0:  # like the one before it, as jobs of a sweep are
+            jobs.append(jobs[-1] | {"id": f"job {n}"})
+            continue
         scale = (1, 1, 2, 1, 4)[n % 5]
         m = n * 7 % 31
         speed = {"v100": 3.0 + 2.3 * m, "p100": 2.0 + 0.9 * m + (n % 3), "k80": 0.5 + 0.37 * ((n * 5) % 7)}

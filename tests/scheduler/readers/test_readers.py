@@ -465,3 +465,13 @@ def test_whatever_a_file_holds_there_is_one_error_or_none(
     path.write_bytes(content)
     with suppress(InputError):
         READERS[which](path)
+
+
+def test_a_line_of_the_greatest_length_is_read(tmp_path: Path) -> None:
+    """One letter more is refused with its line and length."""
+    letters = 4096 - len(ROW)
+    path = write(tmp_path, "long.trace", ROW.replace("main.py", "main.py" + "x" * letters) + "\n")
+    assert len(read_workload(path).jobs) == 1
+    path = write(tmp_path, "long.trace", ROW.replace("main.py", "main.py" + "x" * (letters + 1)) + "\n")
+    with pytest.raises(InputError, match="line 1: found 4097 characters"):
+        read_workload(path)
