@@ -51,8 +51,10 @@ def _print(folder: Path, found: "list[ListedCheckpoint]") -> None:
         ]
         for one, size in zip(found, sizes, strict=True)
     ]
-    columns = ["checkpoint", "step", "samples", "updates", "stages", "plan", "written", f"size ({byte})", "state"]
-    print_table(f"checkpoints in {folder}, newest last", columns, rows, right=(1, 2, 4, 7), drop=(5, 4, 3, 1))
+    columns = ["checkpoint", "step", "samples", "strategy", "updates", "stages", "plan", "written", f"size ({byte})"]
+    print_table(
+        f"checkpoints in {folder}, newest last", [*columns, "state"], rows, right=(1, 2, 5, 8), drop=(6, 5, 4, 3, 1)
+    )
     if any(one.resumes for one in found):
         say(f"  {CHOSEN.strip()}: `hocket train --resume` continues from it")
     for one in found:
@@ -61,12 +63,13 @@ def _print(folder: Path, found: "list[ListedCheckpoint]") -> None:
 
 
 def _trained(one: "ListedCheckpoint") -> list[str]:
-    """Format samples, update rule, stages and digest of the plan, as far as the manifest has them."""
+    """Format samples, strategy, update rule, stages and digest of the plan, as far as the manifest has them."""
     if one.position is None:
-        return [_UNKNOWN] * 4
+        return [_UNKNOWN] * 5
     stages = str(len(one.position.weight_versions)) if one.position.weight_versions else _UNKNOWN
     plan = one.position.plan_digest[:8] or _UNKNOWN
-    return [f"{one.position.samples:,}", one.position.rule or _UNKNOWN, stages, plan]
+    strategy, rule = one.position.strategy or _UNKNOWN, one.position.rule or _UNKNOWN
+    return [f"{one.position.samples:,}", strategy, rule, stages, plan]
 
 
 def _date(written_s: float | None) -> str:

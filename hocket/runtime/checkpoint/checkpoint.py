@@ -70,6 +70,8 @@ class Position:
         dtype: compute dtype, such as "float32"; empty if unknown.
         seed, data_samples: seed of the job and length of its data, which determine the order of the samples; None if
             unknown.
+        strategy: name and configuration of the plan's strategy, such as "flush 2-1"; None if unknown.
+        written_s: time of the save, in seconds since 1970; None if unknown.
     """
 
     step: int
@@ -82,6 +84,8 @@ class Position:
     dtype: str = ""
     seed: int | None = None
     data_samples: int | None = None
+    strategy: str | None = None
+    written_s: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -30,7 +30,8 @@ class ListedCheckpoint:
     Attributes:
         name: name of its folder.
         step: number of steps trained, from the folder's name.
-        written_s: time at which the manifest was written, in seconds since 1970; None without a manifest.
+        written_s: time at which the checkpoint was saved, in seconds since 1970. Of checkpoints of earlier versions: time
+            at which the manifest was changed last; None without a manifest.
         size_bytes: size of its files on disk.
         state: "whole", "damaged", or "set aside": renamed by a run that resumed from another one.
         problem: difference between files and manifest; empty if there is none.
@@ -108,7 +109,9 @@ def _listed(path: Path) -> ListedCheckpoint | None:
         problem = str(error)
     try:
         size_bytes = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        written_s = os.stat(path / MANIFEST).st_mtime
+        written_s = position.written_s if position is not None else None
+        if written_s is None:
+            written_s = os.stat(path / MANIFEST).st_mtime
     except FileNotFoundError:
         if not path.is_dir():
             return None

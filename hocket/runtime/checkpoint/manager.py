@@ -4,6 +4,7 @@ It chooses the checkpoint from which a run resumes. entries.py converts state fr
 segment is the part of a run between two checkpoints.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,7 @@ class CheckpointManager:
         resumes: bool | Literal["auto"],
         keep: int,
         goes_on: bool = False,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Keep the checkpoints of a run in a folder.
 
@@ -55,8 +57,9 @@ class CheckpointManager:
                 if the folder has no checkpoint. False to start at step 0, and to refuse a folder with checkpoints.
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
+            now: clock, in seconds since 1970.
         """
-        self._job, self._folder, self._board = job, folder, board
+        self._job, self._folder, self._board, self._now = job, folder, board, now
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
         self._versions: tuple[int, ...] = ()
         self._unheld: dict[str, Tensor] | None = None
@@ -125,6 +128,8 @@ class CheckpointManager:
             data_samples=self._job.samples,
             rule=program.rule.kind,
             weight_versions=self._versions,
+            strategy=program.name,
+            written_s=self._now(),
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
         bad = self._board.share(not_finite_in(state, self._job))

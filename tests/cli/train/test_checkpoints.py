@@ -20,7 +20,9 @@ def saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "160")  # a narrow table leaves out columns
     state = {f"model.{name}": tensor for name, tensor in load_job("job.py").model.state_dict().items()}
     for step in (1, 2):
-        position = Position(step, step * 4, "tiny", "abcdef0123", "", "sync", (step, step))
+        position = Position(
+            step, step * 4, "tiny", "abcdef0123", "", "sync", (step, step), strategy="flush 1-1", written_s=1e9
+        )
         path = save(Path("saved"), position, state, KVExchange(None, 0, 1))
     (path / "worker-0.safetensors").write_bytes(b"")
     return folder
@@ -33,7 +35,7 @@ def test_checkpoints_are_listed(run: Run, saved: Path) -> None:
     lines = found.out.splitlines()
     whole, damaged = (next(line for line in lines if line.strip().startswith(f"step-0000000{k}")) for k in (1, 2))
     assert whole.split()[:2] == ["step-00000001", "←"]
-    for word in ("sync", "abcdef01", "whole"):
+    for word in ("sync", "abcdef01", "whole", "flush 1-1", "2001-09-"):
         assert word in whole
     assert damaged.endswith("damaged")
     assert "SHA-256" in found.out
