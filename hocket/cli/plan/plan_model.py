@@ -126,7 +126,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
         "search_s": found.search_s,
         "considered": meshes.considered,
         "too_large": meshes.too_large,
-        "simulated": len(meshes.found),
+        "simulated": meshes.simulated,
         "candidates": [candidate(one) for one in found.told()] if fits else [],
         "next": {"config": str(behind[0]), "at_least_s": behind[1]} if behind else None,
         "quicker_with_more_memory": miss(meshes.quicker),
@@ -139,9 +139,10 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
 def _counts(found: "SizedSearch") -> str:
     meshes = found.meshes
     ways = f"{show_count(meshes.considered, 'way')} to divide {show_count(found.cluster.devices, 'device')}"
+    plans = f" as {len(meshes.found):,} plans" if len(meshes.found) > meshes.simulated else ""
     return (
-        f"{ways}: {meshes.too_large:,} do not fit, {len(meshes.found):,} simulated, the others slower by their bounds, "
-        f"in {show_seconds(found.search_s)}"
+        f"{ways}: {meshes.too_large:,} do not fit, {meshes.simulated:,} simulated{plans}, the others slower by their "
+        f"bounds, in {show_seconds(found.search_s)}"
     )
 
 

@@ -102,7 +102,7 @@ def test_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first["tensor"] * first["depth"] * first["width"] == 8
     assert len(first["peak_memory_bytes"]) == first["depth"] * first["width"]
     assert found["search_s"] > 0
-    assert found["simulated"] == len(found["candidates"])
+    assert 0 < found["simulated"] <= min(found["considered"], len(found["candidates"]))
     assert found["considered"] > found["too_large"]
     assert found["plan"]["predicted"]["iteration_s"] == pytest.approx(first["iteration_s"])
     simulated = document(capsys, "simulate", "plan.yaml")

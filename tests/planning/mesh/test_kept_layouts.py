@@ -53,8 +53,9 @@ def cluster(draw: random.Random) -> Cluster:
 
 def shown(found: SizedSearch) -> str:
     """The best layouts, and the best one's plan."""
+    assert found.meshes.simulated <= found.meshes.considered
     all_of_them = found.meshes
-    head = f"{len(all_of_them.found)} of {all_of_them.considered}, {all_of_them.too_large} too large"
+    head = f"{all_of_them.simulated} of {all_of_them.considered} as {len(all_of_them.found)}, {all_of_them.too_large} too large"
     head += f"; nearest {all_of_them.nearest}; quicker {all_of_them.quicker}; behind {all_of_them.behind}"
     lines = [
         f"{head}; {found.buckets_text}",

@@ -1,6 +1,6 @@
 """Results of a search over parallel layouts, and their order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hocket.planning.mesh.layout import ParallelLayout
 from hocket.planning.mesh.search.simulated import SimulatedLayout
@@ -58,6 +58,11 @@ class LayoutSearch:
     quicker: LayoutMiss | None = None
     behind: tuple[ParallelLayout, float] | None = None
     simple: SimulatedLayout | None = None
+
+    @property
+    def simulated(self) -> int:
+        """Number of simulated layouts. A layout may be among `found` several times, with other cuts into stages."""
+        return len({replace(one.mesh, ends=(), again=(), places=()) for one in self.found})
 
 
 def rank(one: SimulatedLayout, best_s: float) -> tuple[float, ...]:
