@@ -24,6 +24,13 @@ def train(
     ] = None,
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of the run.")] = None,
     keep: Annotated[int, typer.Option(help="Number of checkpoints to keep.")] = 3,
+    async_save: Annotated[
+        bool,
+        typer.Option(
+            "--async-save/--no-async-save",
+            help="Write checkpoints while the next steps run, from a copy of the state in host memory.",
+        ),
+    ] = True,
     resume: Resume = None,
     weights: Annotated[
         Path | None,
@@ -97,6 +104,7 @@ def train(
         "checkpoint": str(checkpoint) if checkpoint else None,
         "every": every,
         "keep": keep,
+        "async_save": async_save,
         "resume": read_resume(resume),
         "weights": str(weights) if weights else None,
         "on_nan": on_nan,

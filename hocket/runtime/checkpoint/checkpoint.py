@@ -263,7 +263,12 @@ def save(
     lower = {name for fact in held[: board.rank] for name in fact["names"]}
     own = {name: value for name, value in state.items() if name not in lower}
     # Round 2: every worker has written and synced its file, or reports a problem.
-    written = board.share(_write(part, own, board.rank, wholes or {}))
+    mine = _write(part, own, board.rank, wholes or {})
+    try:
+        written = board.share(mine)
+    except WorkerLost:
+        _raise_first(folder, [mine["problem"]])  # a full disk may be that of the workers' meeting place, too
+        raise
     problem = next((fact["problem"] for fact in written if fact["problem"]), "")
     if board.rank == 0:
         files = tuple(StoredFile(**fact["file"]) for fact in written if fact["file"])

@@ -6,18 +6,21 @@ segment is the part of a run between two checkpoints.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from hocket.errors import InputError
+from hocket.errors import InputError, WorkerLost
 from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
 from hocket.profiling.checks.group_state import group_key, is_group_key
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
+from hocket.runtime.checkpoint.background import Background, copied
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, by_samples, damaged_path, names_in, newest, save
 from hocket.runtime.checkpoint.entries import flat, in_parts, like_in, nested, not_finite_in, unheld_by, wanted
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
@@ -48,6 +51,7 @@ class CheckpointManager:
         keep: int,
         goes_on: bool = False,
         now: Callable[[], float] = time.time,
+        background: KVExchange | None = None,
     ) -> None:
         """Keep the checkpoints of a run in a folder.
 
@@ -58,11 +62,15 @@ class CheckpointManager:
             keep: number of newest checkpoints to keep.
             goes_on: True if the run continues with weights that are nan or infinite.
             now: clock, in seconds since 1970.
+            background: a second exchange among the workers, with which checkpoints are written while the next steps run;
+                None to write them before the next step.
         """
         self._job, self._folder, self._board, self._now = job, folder, board, now
         self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
         self._versions: tuple[int, ...] = ()
         self._unheld: dict[str, Tensor] | None = None
+        self._own: frozenset[str] | None = None
+        self._writes, self._thread = background, Background()
         self.path: Path | None = None
 
     def resume(self, engine: Worker, speak: Report) -> int:
@@ -99,21 +107,23 @@ class CheckpointManager:
             speak({"event": "note", "text": told})
         return _first_step(found, self._job, layout.batch_size)
 
-    def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
+    def save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
         """Save the engine's state after a segment.
+
+        With an exchange for the background, the state is copied now and written while the next steps run. `finish` waits
+        for it. Nothing is saved if weights or optimizer state are nan or infinite and the run continues with them.
 
         Arguments:
             step: number of steps trained at the segment's end.
             periods: number of repetitions of the program's period in the segment.
-            speak: called with messages for the user, as events of kind "note".
-
-        Returns:
-            The checkpoint's folder. None if weights or optimizer state are nan or infinite and the run continues with
-            them; then nothing is saved.
+            speak: called with messages for the user, as events of kind "note", and with an event "saved" when the
+                checkpoint is complete. In the background, a thread calls it.
 
         Raises:
             NotFinite: weights or optimizer state are nan or infinite, and the run does not continue with them.
+            InputError: this checkpoint, or the one before it in the background, could not be written.
         """
+        self.finish()
         layout, program = engine.layout, engine.program
         before = self._versions or (0,) * len(layout.cuts)
         self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(before))
@@ -141,10 +151,47 @@ class CheckpointManager:
                     step - 1, text, "the step before it had finite gradients", str(self.path or "") or None
                 )
             speak({"event": "note", "text": f"no checkpoint is written, because weights are not finite: {text}"})
-            return None
+            return
         state = {f"model.{name}": tensor for name, tensor in self._unheld_of(engine).items()} | state
-        self.path = save(self._folder, position, state, self._board, self._keep, wholes)
-        return self.path
+
+        def write(held: Mapping[str, Any], board: KVExchange) -> None:
+            self.path = save(self._folder, position, held, board, self._keep, wholes)
+            speak({"event": "saved", "step": step, "path": str(self.path), "at_s": time.time()})
+
+        if self._writes is None:
+            write(state, self._board)
+        else:
+            own = self._own_of(state)
+            held = copied({name: value for name, value in state.items() if name in own})
+            self._thread.start(partial(write, held, self._writes))
+
+    @contextmanager
+    def told_first(self) -> Iterator[None]:
+        """Raise the error of a save in place of a lost worker's: where a disk is full, the workers' meeting place is, too."""
+        try:
+            yield
+        except WorkerLost:
+            self._thread.check()
+            raise
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written.
+
+        Raises:
+            InputError: it could not be written. Every worker raises the same error.
+        """
+        self._thread.finish()
+
+    def _own_of(self, state: Mapping[str, Any]) -> frozenset[str]:
+        """Names that this worker writes: of the workers that hold a name, the lowest rank writes it.
+
+        Only these are copied. It is a collective call when it is called first: stages stay where they are.
+        """
+        if self._own is None:
+            facts = self._board.share({"names": sorted(state)})
+            lower = {name for fact in facts[: self._board.rank] for name in fact["names"]}
+            self._own = frozenset(state) - lower
+        return self._own
 
     def _unheld_of(self, engine: Worker) -> dict[str, Tensor]:
         """Return the tensors of the model that no stage uses, on the first worker.

@@ -145,6 +145,8 @@ class Watch:
             self._listen_to_hearts()
             self._obey()
             self._judge()
+        if self.failures:  # all workers have ended before the cause of a lost connection was known
+            raise first_cause(self.failures).error
         if len(self.collector.done) < len(self.workers):
             raise InternalError("a worker ended without a result and without an error")
 

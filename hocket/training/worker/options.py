@@ -24,6 +24,8 @@ class Options:
         every: steps between two checkpoints, rounded up to a number that the program supports. None for a tenth of the
             remaining steps.
         keep: number of newest checkpoints to keep.
+        async_save: True to write checkpoints while the next steps run; the state is copied to host memory first. Plans that
+            swap write them before the next step, because they need the hosts' memory.
         resume: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0 if the
             folder has no checkpoint. If all checkpoints are damaged, both refuse.
         weights: file of initial weights (safetensors, or a state dict of `torch.save`), or a Hugging Face folder; None for
@@ -50,6 +52,7 @@ class Options:
     checkpoint: str | None = None
     every: int | None = None
     keep: int = 3
+    async_save: bool = True
     resume: bool | Literal["auto"] = False
     weights: str | None = None
     on_nan: str = "stop"

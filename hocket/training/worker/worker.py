@@ -8,6 +8,7 @@ process that starts or watches the worker.
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     speaks = with_rates(report, job) if made.member == 0 else _silent
     watched = Watched(telemetry.progress, speaks, program, group, pace)
     watched.report_norm = speak
-    with process_group(rank_info, device):
+    with process_group(rank_info, device), ExitStack() as stack:
         if options.drawing is not None:
             report(_drawn(made, options, board, Telemetry(telemetry.progress, speak)))
             return
@@ -86,7 +87,9 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         clock = time.perf_counter if recording is not None else None
         engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
         engine.device.microbatches.on_load = reads.take
-        checkpoints = _checkpoint_manager(job, options, board)
+        checkpoints = _checkpoint_manager(made, options, rank_info, board)
+        if checkpoints is not None:
+            stack.enter_context(checkpoints.told_first())
         start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
         if options.weights is not None:
             _start_from(options.weights, engine, job, board, start, speak)
@@ -128,11 +131,12 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             step = segment.first_step + steps
             if checkpoints is not None:
                 telemetry.progress.state = WorkerState.SAVING
-                path = checkpoints.save(engine, step, periods, speak)
-                if path is not None:
-                    speak({"event": "saved", "step": step, "path": str(path), "at_s": time.time()})
+                checkpoints.save(engine, step, periods, speak)
             if watched.stopped:
                 break
+        if checkpoints is not None:
+            telemetry.progress.state = WorkerState.SAVING
+            checkpoints.finish()
         peak_bytes = engine.peak_memory_bytes
         if options.trace is not None and recording is not None and runs:
             meta: dict[str, Any] = {"source": "measured", "program": program.name, **plan.trace_meta}
@@ -236,7 +240,9 @@ def _start_from(
     start_from(weights, engine, job, board, speak)
 
 
-def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "CheckpointManager | None":
+def _checkpoint_manager(
+    made: Prepared, options: Options, rank_info: RankInfo, board: KVExchange
+) -> "CheckpointManager | None":
     """Create the checkpoint manager, if the options name a folder of checkpoints.
 
     It is imported here, because DCP takes a second to load.
@@ -245,8 +251,15 @@ def _checkpoint_manager(job: Job, options: Options, board: KVExchange) -> "Check
         return None
     from hocket.runtime.checkpoint.manager import CheckpointManager
 
+    background = None
+    if options.async_save and made.plan.swap is None:  # the memory of hosts is for what is swapped
+        # A store of its own: a wait for another worker blocks a store for all threads that use it.
+        store = PrefixStore("saves", rank_info.store.clone())  # type: ignore[attr-defined]
+        background = KVExchange(store, rank_info.rank, rank_info.workers)
     going_on = options.on_nan == "go"
-    return CheckpointManager(job, Path(options.checkpoint), board, options.resume, options.keep, going_on)
+    return CheckpointManager(
+        made.job, Path(options.checkpoint), board, options.resume, options.keep, going_on, background=background
+    )
 
 
 def _silent(event: dict[str, Any]) -> None:
