@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
-from hocket.errors import HocketError, InputError
+from hocket.errors import HocketError, InputError, WorkerLost
 from hocket.profiling.measure.quiet_warnings import unwarned
 from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
 from hocket.runtime.kv_exchange import KVExchange

@@ -40,6 +40,7 @@ class CheckpointManager:
     Attributes:
         path: last checkpoint that this run saved. Before the first save: the checkpoint from which the run resumed, or
             None.
+        waited_s: seconds that steps waited for checkpoints so far, without the end of the run.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class CheckpointManager:
         self._own: frozenset[str] | None = None
         self._writes, self._thread = background, Background()
         self.path: Path | None = None
+        self.waited_s = 0.0
 
     def resume(self, engine: Worker, speak: Report) -> int:
         """Load the newest undamaged checkpoint, if the options ask to resume (`--resume`).
@@ -108,6 +110,12 @@ class CheckpointManager:
         return _first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
+        """Save the engine's state after a segment, and count the seconds (`_save`)."""
+        began_s = time.perf_counter()
+        self._save(engine, step, periods, speak)
+        self.waited_s += time.perf_counter() - began_s
+
+    def _save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
         """Save the engine's state after a segment.
 
         With an exchange for the background, the state is copied now and written while the next steps run. `finish` waits

@@ -152,7 +152,12 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     collectives = asdict(division.members.done) if division else {}
     report(
         result(job, device, engine, watched, step)
-        | {"stopped": watched.stopped and step < end, "collectives": collectives, "skipped": guard.skipped}
+        | {
+            "stopped": watched.stopped and step < end,
+            "collectives": collectives,
+            "skipped": guard.skipped,
+            "saving_s": checkpoints.waited_s if checkpoints is not None else 0.0,
+        }
     )
 
 

@@ -8,8 +8,8 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     note        text: from worker 0, a message for the user
     not_finite  step, text, kind, halt: from a worker with a loss or gradient that is nan or infinite
     saved       step, path, at_s: from worker 0, when a checkpoint is written
-    done        steps, iteration_s, warm_steps, queued_share, skipped, optimizer, dtype, device_type, peak_memory_bytes,
-                stopped, swaps, collectives: the last report of every worker
+    done        steps, iteration_s, warm_steps, queued_share, saving_s, skipped, optimizer, dtype, device_type,
+                peak_memory_bytes, stopped, swaps, collectives: the last report of every worker
     error       see failures.py
 
 start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
@@ -197,6 +197,7 @@ class Collector:
             stopped=any(event["stopped"] for event in self.done.values()),
             warm_steps=min((float(event.get("warm_steps", 0)) for event in self.done.values()), default=0.0),
             queued_share=max((float(event.get("queued_share", 0)) for event in self.done.values()), default=0.0),
+            saving_s=max((float(event.get("saving_s", 0)) for event in self.done.values()), default=0.0),
             optimizer=next((name for name in self._told("optimizer") if name), ""),
             dtype=next(self._told("dtype"), ""),
             device_types=tuple(dict.fromkeys(self._told("device_type"))),

@@ -30,6 +30,7 @@ class RunSummary:
         checkpoint_steps: steps trained in that checkpoint, which are fewer than `steps` if weights were not finite.
         warm_steps: number of steps in the median of `iteration_s`.
         queued_share: largest share of an iteration for which a worker waited for a CPU core, 0 to 1.
+        saving_s: seconds that steps waited for checkpoints, on the worker that waited longest.
         skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip").
         optimizer: name of the optimizer's class.
         dtype: compute dtype.
@@ -49,6 +50,7 @@ class RunSummary:
     checkpoint_steps: int | None = None
     warm_steps: float = 0.0
     queued_share: float = 0.0
+    saving_s: float = 0.0
     skipped: int = 0
     optimizer: str = ""
     dtype: str = ""

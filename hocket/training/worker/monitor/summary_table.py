@@ -34,6 +34,9 @@ def _rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         rows.append(("iteration", show_seconds(iteration_s), predicted + off))
     if summary.queued:
         rows.append(("waits for a core", f"up to {summary.queued_share:.0%}", ""))
+    if summary.saving_s and iteration_s is not None:
+        share = summary.saving_s / (summary.saving_s + iteration_s * max(1, len(summary.losses)))
+        rows.append(("waits for checkpoints", f"{show_seconds(summary.saving_s)} ({share:.1%})", ""))
     if summary.samples_per_s:
         rows.append(("samples/s", show_number(summary.samples_per_s), ""))
     if summary.peak_memory_bytes:
