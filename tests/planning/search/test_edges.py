@@ -10,10 +10,20 @@ from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.background.background import Background, Launch
 from hocket.cost.contention import Collocation
 from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.plan import Plan, PlanStage
+from hocket.planning.predict.feedback import RunFeedback
 from hocket.planning.search.request import PlanRequest
+from hocket.profiling.analytic.synthetic import chain
 from hocket.program.passes.swapping.settings import StageSwap, Swapping
 from hocket.program.rule import Rule
+from hocket.strategies.base.search_space import SearchSpace
+from hocket.strategies.burst.constraints import BurstLimits
+from hocket.strategies.burst.planner import DeviceCounts
+from hocket.strategies.pipedream_partition.memory import MemoryRule
 
+PROFILE = chain(3, device_type="v100-16gb")
+CLUSTER = Cluster("four", (Level("server", 4, 1e9),), "v100-16gb")
 LEAST = 5e-324
 """The smallest number above 0."""
 JUST_ABOVE, JUST_BELOW = 1.0000000000000002, 0.9999999999999999
@@ -32,6 +42,33 @@ def swapping(**more: Any) -> Swapping:
 def calibration(**more: Any) -> Calibration:
     """Factors of a device type."""
     return Calibration("v100-16gb", **{"forward": {}, "backward": {}} | more)
+
+
+def counts(**more: Any) -> tuple[int, ...]:
+    """Numbers of devices for eight samples on four devices."""
+    return DeviceCounts(**more).of(CLUSTER, 8)
+
+
+def space(**more: Any) -> SearchSpace:
+    """A search for eight samples."""
+    return SearchSpace(PROFILE, CLUSTER, **{"batch_size": 8} | more)
+
+
+def plan(**more: Any) -> Plan:
+    """A plan on one of four devices."""
+    given = {"batch_size": 8, "microbatch_size": 1, "stages": (PlanStage(("layer0",), (0,)),)} | more
+    return Plan("data_parallel", "chain", cluster=CLUSTER, **given)
+
+
+def stage(**more: Any) -> Plan:
+    """A plan with such a stage."""
+    return plan(stages=(PlanStage(**{"layers": ("layer0",), "devices": (0,)} | more),))
+
+
+def feedback(**more: Any) -> RunFeedback:
+    """Feedback of a run."""
+    given = {"slowdown": 1.0, "growth": 1.0} | more
+    return RunFeedback("chain", "p", "c", "flush", 1, 1.0, 1.0, {}, {}, **given)
 
 
 CASES: list[tuple[Callable[..., Any], str, Any, Any, str]] = [
@@ -70,6 +107,34 @@ CASES: list[tuple[Callable[..., Any], str, Any, Any, str]] = [
     (lambda batch: Rule("sync", batch, (0,)), "batch", (1,), (1, 1), "rule: found 2 batches, 1 delays; expected one batch"),
     (lambda delay: Rule("stashed", (1,), delay), "delay", (0,), (-1,), "rule: found batch (1,), delay (-1,); expected"),
     (lambda kind: Rule(kind, (1,), (0,)), "kind", "naive", "naif", "rule: found 'naif'; expected one of sync, stashed"),
+    (BurstLimits, "amplification_limit", 1.0, JUST_BELOW, "amplification_limit: found 0.9999999999999999; expected >= 1"),
+    (BurstLimits, "whole_limit", 1.0, 0.5, "whole_limit: found 0.5; expected >= 1"),
+    (BurstLimits, "memory_bytes", LEAST, 0.0, "memory_bytes: found 0.0; expected > 0"),
+    (counts, "least", 4, 5, "least: found 5; expected 1 to 4"),
+    (counts, "least", 1, 0, "least: found 0; expected 1 to 4"),
+    (counts, "counts", (1, 4), (1, 5), "counts: found 5; expected 1 to 4: there are 4 devices and 8 samples"),
+    (counts, "only", {0: 1}, {0: 0}, "only: found 0; expected 1 to 4: there are 4 devices and 8 samples"),
+    (MemoryRule, "weight_versions", 1, 0, "weight_versions: found 0; expected >= 1"),
+    (space, "batch_size", 1, 0, "batch_size: found 0; expected >= 1"),
+    (space, "microbatch_sizes", (1, 8), (1, 9), "microbatch_sizes: found 9; expected a number from 1 to 8"),
+    (space, "microbatch_sizes", (1,), (0,), "microbatch_sizes: found 0; expected a number from 1 to 8"),
+    (plan, "batch_size", 2, 0, "batch_size: found 0; expected >= 1"),
+    (plan, "microbatch_size", 8, 9, "microbatch_size: found 9; expected a number from 1 to 8"),
+    (plan, "microbatch_size", 1, 0, "microbatch_size: found 0; expected a number from 1 to 8"),
+    (plan, "tensor", 1, 0, "tensor: found 0; expected >= 1"),
+    (plan, "slices", False, True, "slices: found true, with tensor: 1; expected false"),
+    (plan, "shard", "optimizer", "optimiser", "shard: found 'optimiser'; expected one of none, optimizer, full"),
+    (plan, "stages", (PlanStage(("layer0",), (0,)),), (), "stages: found none; expected at least one stage"),
+    (stage, "devices", (0, 3), (0, 4), "stages.0.devices: found device 4; expected 0 to 3, the cluster's devices"),
+    (stage, "devices", (0,), (0, 0), "stages.0.devices: found [0, 0]; expected at least one device, each once"),
+    (stage, "devices", (0,), (-1,), "stages.0.devices: found device -1; expected 0 to 3"),
+    (stage, "threads", (4096,), (4097,), "stages.0.threads: found [4097]; expected numbers from 1 to 4096"),
+    (stage, "threads", (1,), (0,), "stages.0.threads: found [0]; expected numbers from 1 to 4096"),
+    (stage, "threads", (1,), (1, 1), "stages.0.threads: found 2 numbers; expected 1, one for each bucket"),
+    (stage, "buckets", (("layer0",),), (("layer1",),), "stages.0.buckets: found 'layer0' missing, unknown or twice"),
+    (feedback, "slowdown", 256.0, 256.1, "slowdown: found 256.1; expected 0.00390625 to 256"),
+    (feedback, "slowdown", 0.00390625, 0.0039, "slowdown: found 0.0039; expected 0.00390625 to 256"),
+    (feedback, "growth", 1.0, JUST_BELOW, "growth: found 0.9999999999999999; expected 1 to 256"),
 ]  # fmt: skip
 
 
