@@ -7,6 +7,7 @@ from dataclasses import replace
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import RefusedError
 from hocket.planning.predict.planned_run import PlannedRun
+from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
 from hocket.program.passes.swapping.settings import POLICIES, Swapping
 from hocket.strategies.base.search_space import SearchSpace
@@ -24,6 +25,8 @@ def drawn_runs(name: str, seeds: range, each: int = 1) -> Iterator[tuple[random.
         profile, there = model(draw, most_layers=6), cluster(draw, draw.choice([(2,), (3,), (4,), (2, 2)]))
         if draw.random() < 0.3:
             there = replace(there, host_cores=2.0, transfer_cores=0.3, sender_copies=draw.random() < 0.5)
+        if draw.random() < 0.4:
+            profile = varying(draw, profile)
         space = SearchSpace(profile, there, draw.choice((4, 6, 8)), shard=draw.choice((None, None, "optimizer")))
         try:
             offered = [one for choice in strategy(name).choices(space) for one in (choice, *choice.thriftier)][:MOST]
@@ -37,6 +40,15 @@ def drawn_runs(name: str, seeds: range, each: int = 1) -> Iterator[tuple[random.
             except RefusedError:
                 continue
             yield draw, found
+
+
+def varying(draw: random.Random, profile: ModelProfile) -> ModelProfile:
+    """The same with seconds of computation that vary from step to step."""
+    forward_s, backward_s = (
+        tuple(draw.uniform(0.05, 0.2) * sum(getattr(layer, name)[k] for layer in profile.layers) for k in range(3))
+        for name in ("forward_s", "backward_s")
+    )
+    return replace(profile, whole_forward_std_s=forward_s, whole_backward_std_s=backward_s)
 
 
 def swapped(draw: random.Random, run: PlannedRun) -> PlannedRun:
