@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from hocket.errors import InputError
 from hocket.program.text.printer import parse_program, print_program
 from tests.kept import check
@@ -50,3 +52,11 @@ def test_errors(update_golden: bool) -> None:
                 found = str(error)
             lines.append(f"{case.name}, {told}: {found}")
     check(Path(__file__).with_name("errors.txt"), "\n".join(lines) + "\n", update_golden)
+
+
+def test_an_unknown_shard_is_refused() -> None:
+    """The error has the line, the word, all known words, and the nearest of them."""
+    case = next(case for case in CASES if case.name == "flush-2-2-m4-optimizer")
+    text = print_program(case.program())
+    with pytest.raises(InputError, match=r"found 'optimiser'; expected one of none, optimizer, full.*optimizer"):
+        parse_program(text.replace("shard optimizer", "shard optimiser", 1))
