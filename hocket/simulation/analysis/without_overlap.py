@@ -3,11 +3,11 @@
 A gradient sum is an all-reduce or reduce-scatter of a gradient bucket. This module only adds edges to the lowered
 program. Every gradient sum waits for the last backward of its update on each device of its group, over all stages on
 the device. It also waits for the sum before it, in the order in which backwards compute gradients. A sum cannot wait
-for backwards that come after the first instruction that uses the sum (a step, or a swap out). All other overlap
-remains.
+for backwards that come after the first instruction (a step, or a swap out) that uses the sum, or a later sum of its
+lane. All other overlap remains.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -61,7 +61,7 @@ def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
                 update = value.index - one.index + index
                 if value.what in _SUMMED and (device, batch[stage], update) in last:
                     taken.setdefault((device, value.stage, update), last[device, batch[stage], update])
-    found = set()
+    waits: dict[int, list[tuple[int, int]]] = {}  # by lane of sums: last backward before each sum, and the sum
     places: dict[int, tuple[int, int, int]] = {}
     sums: dict[tuple[int, int, int], list[int]] = {}
     for lane, node, _, _, stage, index, _, _ in part.rows:
@@ -72,8 +72,24 @@ def _edges(layout: NodeLayout, part: ProgramPart) -> set[tuple[int, int]]:
             places[node] = min(places.get(node, (index, 0, 0)), (index, -stage, one.reads[0].part))
             before = taken.get((skeleton.lanes[lane][0], stage, index), last.get(key))
             if before is not None:
-                found.add((before, node))
+                waits.setdefault(lane, []).append((before, node))
+    found = {edge for own in waits.values() for edge in _in_order(part, own)}
     return found | _chain(part, places, sums.values())
+
+
+def _in_order(part: ProgramPart, waits: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the edges of one lane of sums; a sum waits for no backward behind the first use of a later sum.
+
+    The later sum waits for the sum, so they would wait for each other.
+
+    Arguments:
+        waits: last backward before each sum, and the sum, in the order of the lane.
+    """
+    least: dict[int, int] = {}  # by compute lane, the earliest of the later sums' backwards
+    for before, node in reversed(waits):
+        lane = part.lane[before]
+        least[lane] = min(before, least.get(lane, before))
+        yield least[lane], node
 
 
 def _chain(

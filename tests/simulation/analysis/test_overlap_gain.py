@@ -1,5 +1,6 @@
 """Gain of overlap: backwards cut at buckets, with and without concurrent sums."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,16 +24,21 @@ def overlap(
     weights_bytes: float = WEIGHTS_BYTES,
     threads: tuple[int, ...] = (),
     level: OverlapModel | None = None,
+    tied: bool = False,
     **plan: Any,
 ) -> Overlap | None:
     """The overlap of a chain.
 
     Arguments:
         stages: (layers, devices) of each stage; each layer is a bucket.
+        tied: True if the last layer has the weights of the first one.
     """
     layers = sum(count for count, _ in stages)
     figures = {"forward_s": 0.001, "backward_s": 0.004, "weights_bytes": weights_bytes, "activation_bytes": 10.0}
     profile = chain(layers, **figures, device_type="v100-16gb")
+    if tied:
+        last = replace(profile.layers[-1], parameters=profile.layers[0].parameters)
+        profile = replace(profile, layers=(*profile.layers[:-1], last), ties=((0, layers - 1),))
     names, rows = [layer.name for layer in profile.layers], []
     for count, devices in stages:
         own, names = names[:count], names[count:]
@@ -186,3 +192,15 @@ def test_a_sum_waits_for_no_backward_behind_its_swap() -> None:
     assert found is not None
     for one in found.devices:
         assert one.apart.sums[0].start_s < max(piece.end_s for piece in one.apart.pieces)
+
+
+def test_a_sum_waits_for_no_backward_behind_the_step_of_a_later_sum() -> None:
+    """With tied weights, the last stage steps after the first one, and its sums are before those of other stages.
+
+    Without overlap, its sums therefore begin before the other stages' steps, and not behind all backwards.
+    """
+    found = overlap("fully_sharded", [(1, (0, 1))] * 4, 2, tied=True, shard="optimizer")
+    assert found is not None
+    for one in found.devices:
+        assert one.apart.seconds >= one.beside.seconds
+    assert found.apart_iteration_s > found.iteration_s
