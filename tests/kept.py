@@ -121,7 +121,7 @@ def check(path: Path, found: str, update: bool) -> None:
         update: keep the text first (`--update-golden`).
     """
     if update:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(found)
     differing = differences(path.read_text(), found)
     said = f"{path.name} is another than kept (--update-golden keeps the new one):"
