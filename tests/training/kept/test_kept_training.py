@@ -15,14 +15,13 @@ import pytest
 from rich.console import Console
 
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan, PlanStage, Predicted
 from hocket.program.instruction import Kind
 from hocket.program.trace.trace import Event
 from hocket.runtime.progress.segments import SegmentCounts, segments, stop_in
 from hocket.training.calibrate.buckets.fit import Noted, OverlapStep, measured
-from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
 from hocket.training.calibrate.buckets.measure import check_good, with_overlap
+from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
 from hocket.training.calibrate.run_feedback import unlike_host_link
 from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.callbacks.step_info import StepInfo
@@ -189,7 +188,7 @@ def of_fits(draw: random.Random) -> list[str]:
     """Random buckets, and the model that is fitted to measurements with noise."""
     count = draw.randint(6, 12)
     names = tuple(f"layer{k}" for k in range(count))
-    sizes = tuple(draw.choice((0.0, 1e4, 3e5, 2e6)) for _ in names[:-1]) + (1e6,)
+    sizes = (*(draw.choice((0.0, 1e4, 3e5, 2e6)) for _ in names[:-1]), 1e6)
     sampling = BucketSampling(
         draw.randint(5, 9), draw.choice((3, 6)), draw.choice(((1, 2), (1, 2, 4))), draw.randint(0, 9)
     )
