@@ -28,7 +28,7 @@ CASES = {
     ],
     "stale": [
         ("gpt untied", Case("pipedream", (1, 1, 1))),
-        ("gpt untied", Case("pipedream", (2, 1), options={"vertical_sync": True}, shard="optimizer")),
+        ("gpt untied", Case("pipedream", (2, 2), options={"vertical_sync": True}, shard="optimizer")),
         ("gpt untied", Case("pipedream", (1, 1), options={"naive": True})),
         ("gpt one block", Case("two_bw", (2, 1), batch_size=7, recompute=True)),
     ],
