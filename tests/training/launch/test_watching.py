@@ -267,7 +267,7 @@ def test_killed_workers_died_before_those_that_noticed(tmp_path: Path, clock: Si
         found.workers[1].process.code = 1  # type: ignore[union-attr]
         found.workers[2].process.code = -11  # type: ignore[union-attr]
         found._reap()
-        with pytest.raises(WorkerLost, match="worker 2 .*was killed by signal 11"):
+        with pytest.raises(WorkerLost, match=r"worker 2 .*was killed by signal 11"):
             found._judge()
         found.failures = found.failures[:1]
         clock.now_s = 104.9
