@@ -30,6 +30,11 @@ FILES: dict[str, tuple[str, Callable[[Path], Any], int, str]] = {
 {"id": "b", "job_type": "LM (batch size 20)", "scale_factor": 2, "steps": 5e4, "arrived_s": 7.5, "slo_s": 900.0, "entity": "team"}
 ]}
 """),
+    "jobs/list": ("jobs.json", read_workload, 2, """[
+{"id": 1, "arrival_s": 5.0, "job_type": "A3C", "scale_factor": 1, "total_steps": 100.0, "duration_v100_s": 60.0, "SLO": 1.5},
+{"id": "b", "arrival_s": 2.5, "job_type": "LM (batch size 20)", "scale_factor": 2, "total_steps": 5e4, "priority_weight": 2.0}
+]
+"""),
     "jobs/trace": ("two.trace", read_workload, 2, "A3C\tpython3 main.py\trl\t--max-steps\t0\t1200\t1\t1\t-1.000000\t5.5\n"
         "LM (batch size 20)\tpython3 main.py\tlm\t--steps\t0\t500\t2\t3\t2.0\t1.5\n"),
     "jobs/philly": ("philly.csv", read_workload, 3, "timestamp,duration,num_gpus,user\n2017-10-09 07:01:55,3600,1,a\n"
