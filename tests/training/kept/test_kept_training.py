@@ -23,7 +23,6 @@ from hocket.training.calibrate.buckets.fit import Noted, OverlapStep, measured
 from hocket.training.calibrate.buckets.measure import check_good, with_overlap
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling, drawn
 from hocket.training.calibrate.run_feedback import unlike_host_link
-from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.callbacks.step_info import StepInfo
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.display import JsonLines, TrainingBar
@@ -45,7 +44,7 @@ def plan(draw: random.Random, devices: int) -> Plan:
 
 
 class Seen:
-    """A listener and callback that notes all it is told."""
+    """A listener that notes all it is told, and tells the bar."""
 
     def __init__(self, bar: TrainingBar, clock: list[float]) -> None:
         self.bar, self.clock, self.lines = bar, clock, list[str]()
@@ -60,11 +59,22 @@ class Seen:
 
         return note
 
-    def on_step(self, info: StepInfo) -> None:
+
+class Called:
+    """Callbacks that are called at once, where a run calls them in a thread of their own."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines, self.failure = lines, None
+
+    def start(self, info: StepInfo, has_own: bool) -> None:
+        """Note the figures at the start."""
+        self.lines.append(f"  start {has_own} {info}")
+
+    def step(self, info: StepInfo) -> None:
         """Note the figures of a step."""
         self.lines.append(f"  callback {info}")
 
-    on_start = on_checkpoint = on_step
+    checkpoint = step
 
 
 def reports(draw: random.Random, first: int, norms: bool) -> list[tuple[int, dict[str, Any]]]:
@@ -120,8 +130,7 @@ def of_runs(draw: random.Random) -> list[str]:
     chosen, log, shown, clock = plan(draw, devices), io.StringIO(), io.StringIO(), [0.0]
     console = Console(file=shown, width=100, force_terminal=False, _environ={})
     seen = Seen(TrainingBar(console, lambda: clock[0], log), clock)
-    callbacks = CallbackRunner((seen,)) if draw.random() < 0.7 else CallbackRunner()
-    collector = Collector(chosen, seen, callbacks)  # type: ignore[arg-type]
+    collector = Collector(chosen, seen, Called(seen.lines))  # type: ignore[arg-type]
     told = reports(draw, first, norms)
     start = {
         "event": "start",
