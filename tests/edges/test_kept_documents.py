@@ -82,7 +82,7 @@ FILES: dict[str, tuple[str, Callable[[Path], Any], int, str]] = {
     "prices/gcp": ("2020-02-26T170353Z.out", lambda path: gcp.read([path]), 3,
         "Zone: us-west1-a, GPU type: nvidia-tesla-v100, Number of GPUs: 1, Price per hour: $0.74\n"
         "Zone: us-west1-b, GPU type: nvidia-tesla-k80, Number of GPUs: 4, Price per hour: $0.54\n"),
-    "prices/log": ("instances.out", lambda path: log.read(path, "aws"), 2,
+    "prices/log": ("instances.out", lambda path: log.read(path, "aws"), 1,
         "[2020-02-20T00:00:00Z] Created instance a with 1 GPU(s) of type v100 in zone us-east-1a\n"
         "[2020-02-20T00:05:00Z] Instance a running in zone us-east-1a\n"
         "[2020-02-20T00:06:00Z] Created instance b with 8 GPU(s) of type v100 in zone us-east-1b\n"

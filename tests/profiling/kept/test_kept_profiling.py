@@ -258,7 +258,7 @@ def of_likeness(draw: random.Random) -> list[str]:
 
 
 PARTS = {
-    "blocks": (of_blocks, 14), "sketches": (of_sketches, 4), "schedules": (of_schedules, 3), "profiles": (of_profiles, 6),
+    "blocks": (of_blocks, 14), "sketches": (of_sketches, 3), "schedules": (of_schedules, 3), "profiles": (of_profiles, 6),
     "lengths": (of_lengths, 2), "likeness": (of_likeness, 3),
 }  # fmt: skip
 
