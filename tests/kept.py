@@ -8,9 +8,13 @@ coordinates: a mark that is elsewhere changes the sum.
 import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from html.parser import HTMLParser
 from math import isclose
 from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 TOOK = re.compile(r"^(?:wall|search)_s: .*|(?<= in )[\d.]+ (?:ms|s|µs)(?=$| )", re.M)
@@ -81,6 +85,15 @@ def document(text: str) -> str:
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in rows) + "\n"
 
 
+def tried(call: Callable[..., Any], *args: Any, **named: Any) -> str:
+    """What a call gives, as text, or what its error says."""
+    try:
+        found = call(*args, **named)
+    except InputError as error:
+        return f"refused: {error}"
+    return f"{found:.9g}" if isinstance(found, float) else str(found)
+
+
 def differences(kept: str, found: str, tolerance: float = 1e-6) -> list[str]:
     """Lines that differ in more than the last digits of numbers, the first ten."""
     said = []
@@ -108,7 +121,7 @@ def check(path: Path, found: str, update: bool) -> None:
         update: keep the text first (`--update-golden`).
     """
     if update:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(found)
     differing = differences(path.read_text(), found)
     said = f"{path.name} is another than kept (--update-golden keeps the new one):"

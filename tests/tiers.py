@@ -23,6 +23,7 @@ TORCH = (
     "cli",
     "conformance/test_features.py",
     "cost/analytic",
+    "edges/test_kept_edges.py",
     "gpu",
     "models",
     "package/test_docs.py",

@@ -140,6 +140,8 @@ RUNS: dict[str, Sequence[Sequence[str]]] = {
     ),
     "spot": (
         ("cluster", "prices", "--at", "2020-03-01"),
+        ("cluster", "prices"),
+        ("cluster", "prices", "--at", "2020-12-01"),
         ("cluster", "generate", "continuous-single", "--jobs", "12", "--rate", "12", "-o", "jobs.json"),
         (
             *("cluster", "simulate", "jobs.json", SPOT, "-p", "min_cost", "--bills", "bills.json"),

@@ -264,3 +264,15 @@ def test_stand_ins_have_no_memory() -> None:
     small = nn.Parameter(torch.zeros(4))
     made = optimizer_of(job(partial(torch.optim.SGD, lr=0.1), model), {"bias": small})
     assert made.param_groups[0]["params"] == [small]
+
+
+def test_a_failure_inside_a_library_is_told_with_the_line_of_the_job() -> None:
+    """An error that a library raises names the line of the job's own function that called it, not one of the library."""
+
+    def broken(params: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(params, lr=-1.0)
+
+    with pytest.raises(InputError) as error:
+        whole_optimizer(job(broken))
+    line = broken.__code__.co_firstlineno + 1
+    assert f"Invalid learning rate: -1.0 ({__file__}, line {line})" in error.value.found

@@ -158,3 +158,9 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     said = r"exists.*; expected a writable folder"
     with pytest.raises(InputError, match=said), claimed(tmp_path / "file", alone()):
         raise AssertionError("let in")
+
+
+def test_folders_above_are_made(tmp_path: Path) -> None:
+    """A run may name a folder in a folder that does not exist yet."""
+    with claimed(tmp_path / "runs" / "first", alone()):
+        assert (tmp_path / "runs" / "first" / LOCK).exists()

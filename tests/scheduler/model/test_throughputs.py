@@ -1,11 +1,13 @@
 """The throughput table: lookups and validation."""
 
+from math import inf, nan, nextafter
+
 import numpy as np
 import pytest
 
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
-from hocket.scheduler.model.throughputs import ThroughputTable
+from hocket.scheduler.model.throughputs import LEAST_STEPS_PER_S, MOST_STEPS_PER_S, ThroughputTable, can_be
 from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.readers import throughputs_json
 
@@ -64,3 +66,10 @@ def test_what_the_table_does_not_know_is_told() -> None:
         table.columns([WorkerType("h200", 1)])
     with pytest.raises(InputError, match="does not run on k80"):
         table.steps_per_s("model", 2, "k80", "job a")
+
+
+def test_the_edges_of_plausible_throughputs() -> None:
+    """Nothing, and from the least to the largest one; the next numbers outside are refused."""
+    assert all(map(can_be, (0.0, LEAST_STEPS_PER_S, 1.0, MOST_STEPS_PER_S)))
+    outside = (nextafter(LEAST_STEPS_PER_S, 0), nextafter(MOST_STEPS_PER_S, inf), -1.0, inf, nan)
+    assert not any(map(can_be, outside))
