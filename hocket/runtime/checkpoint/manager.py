@@ -7,6 +7,7 @@ segment is the part of a run between two checkpoints.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,22 +15,39 @@ from typing import Any, Literal
 from torch import Tensor
 
 from hocket.errors import InputError, WorkerLost
-from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
-from hocket.profiling.checks.group_state import group_key, is_group_key
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import rates_of
-from hocket.profiling.job.optimizer import whole_optimizer
-from hocket.profiling.job.subtasks import ParameterRows
-from hocket.runtime.checkpoint.background import Background, copied
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, by_samples, damaged_path, names_in, newest, save
 from hocket.runtime.checkpoint.entries import flat, in_parts, like_in, nested, not_finite_in, unheld_by, wanted
+from hocket.runtime.checkpoint.resume_checks import (
+    check_optimizer,
+    first_step,
+    job_name,
+    other_order,
+    without_group_state,
+)
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
+from hocket.runtime.checkpoint.save_thread import SaveThread, copied
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.nan_guard.not_finite import not_finite
-from hocket.util.units import show_count
 
 Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """Options of a run's checkpoints.
+
+    Attributes:
+        resumes: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0 if the
+            folder has no checkpoint. False to start at step 0, and to refuse a folder with checkpoints.
+        keep: number of newest checkpoints to keep.
+        goes_on: True if the run continues with weights that are nan or infinite.
+    """
+
+    resumes: bool | Literal["auto"]
+    keep: int
+    goes_on: bool = False
 
 
 class CheckpointManager:
@@ -48,30 +66,24 @@ class CheckpointManager:
         job: Job,
         folder: Path,
         board: KVExchange,
-        resumes: bool | Literal["auto"],
-        keep: int,
-        goes_on: bool = False,
-        now: Callable[[], float] = time.time,
+        options: SaveOptions,
         background: KVExchange | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Keep the checkpoints of a run in a folder.
 
         Arguments:
             board: exchange of JSON values among the workers.
-            resumes: True to resume from the newest undamaged checkpoint; there must be one. "auto" to start at step 0
-                if the folder has no checkpoint. False to start at step 0, and to refuse a folder with checkpoints.
-            keep: number of newest checkpoints to keep.
-            goes_on: True if the run continues with weights that are nan or infinite.
-            now: clock, in seconds since 1970.
             background: a second exchange among the workers, with which checkpoints are written while the next steps run;
                 None to write them before the next step.
+            now: clock, in seconds since 1970.
         """
         self._job, self._folder, self._board, self._now = job, folder, board, now
-        self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
+        self._resumes, self._keep, self._goes_on = options.resumes, options.keep, options.goes_on
         self._versions: tuple[int, ...] = ()
         self._unheld: dict[str, Tensor] | None = None
         self._own: frozenset[str] | None = None
-        self._writes, self._thread = background, Background()
+        self._writes, self._thread = background, SaveThread()
         self.path: Path | None = None
         self.waited_s = 0.0
 
@@ -97,17 +109,17 @@ class CheckpointManager:
         held, unheld = engine.described(), self._unheld_of(engine)
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
-        _check_optimizer(self._job, found.path, state, parts)
+        check_optimizer(self._job, found.path, state, parts)
         lacking = {
             "frozen parameter": sorted(held["frozen"].keys() - state["frozen"].keys()),
-            "optimizer's group state of": _without_group_state(self._job, state),
+            "optimizer's group state of": without_group_state(self._job, state),
         }
         engine.load(state)
         stored = found.load(lambda name: name.partition(".")[2] in unheld and name.startswith("model."))
         unheld.update(like_in(stored, unheld))
         for told in self._missing(found, lacking):
             speak({"event": "note", "text": told})
-        return _first_step(found, self._job, layout.batch_size)
+        return first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
         """Save the engine's state after a segment, and count the seconds (`_save`)."""
@@ -295,69 +307,6 @@ def _none_whole(folder: Path, damaged: list[str]) -> InputError:
     return InputError(f"checkpoint in {folder}", "; ".join(damaged), "an undamaged checkpoint to resume from", hint)
 
 
-def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, ParameterRows]) -> None:
-    """Require optimizer state with the keys that the job's optimizer keeps.
-
-    A parameter without optimizer state is accepted.
-
-    Arguments:
-        path: the checkpoint, for the error.
-        parts: parameters of this worker that are rows of a whole parameter, by name.
-
-    Raises:
-        InputError: the state of another optimizer, or of other parameter groups.
-    """
-    wanted = kept_keys(job)
-    for name, entries in state["optimizer"].items():
-        kept, own = (
-            {key for key, value in entries.items() if value is not None and not is_group_key(key)},
-            wanted[parts[name].name if name in parts else name],
-        )
-        if kept and kept != own:
-            found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
-            kind = type(whole_optimizer(job)).__name__
-            step = "Use the optimizer of the checkpoint, or start from step 0 in another folder."
-            told = f"{expected}, which {kind} keeps"
-            raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
-
-
-def _without_group_state(job: Job, state: Mapping[str, Any]) -> list[str]:
-    """Return the parameters with optimizer state that lacks state of their group, which the job's optimizer keeps."""
-    keys = {group_key(key) for key in kept_group_keys(job) - rates_of(job).keys}
-    return sorted(
-        name for name, entries in state["optimizer"].items() if keys and entries and not keys & entries.keys()
-    )
-
-
-def _first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
-    position = found.position
-    if position.job != job_name(job):
-        hint = "Choose the folder of this job's checkpoints."
-        raise InputError(str(found.path), f"a checkpoint of job {position.job!r}", f"one of {job_name(job)!r}", hint)
-    if position.samples % batch_size:
-        hint = f"Use a batch size that divides {position.samples}."
-        raise InputError(str(found.path), f"{position.samples} samples trained", f"whole batches of {batch_size}", hint)
-    return position.samples // batch_size
-
-
-def other_order(position: Position, job: Job) -> str:
-    """Describe why the samples after a checkpoint are not the ones that its run would have read.
-
-    Returns:
-        The difference of seed or data; empty if the order is the same, or unknown.
-    """
-    if position.seed is None or position.data_samples is None:
-        return ""
-    old, new = position.data_samples, job.samples
-    told = [f"with seed {position.seed}, and the job has seed {job.seed}"] if position.seed != job.seed else []
-    told += [f"on {show_count(old, 'sample')}, and the data has {new}"] if old != new else []
-    if not told:
-        return ""
-    inside = position.samples % old or position.samples % new  # at the border of an epoch, none is lost
-    lost = ", so of the epoch under way some are read again and others not at all" if inside else ""
-    return f"{'; '.join(told)}: the order of the samples changes{lost}"
-
-
 def _versions(position: Position, stages: int) -> tuple[int, ...]:
     """Return the number of updates in the weights of each of this plan's stages.
 
@@ -366,8 +315,3 @@ def _versions(position: Position, stages: int) -> tuple[int, ...]:
     if len(position.weight_versions) == stages:
         return position.weight_versions
     return (min(position.weight_versions, default=0),) * stages
-
-
-def job_name(job: Job) -> str:
-    """Return the job's name in checkpoints: its own, or the name of its model's class."""
-    return job.name or type(job.model).__name__

@@ -7,7 +7,7 @@ process that starts or watches the worker.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +18,9 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hocket.errors import InternalError
 from hocket.planning.plan import Plan
-from hocket.planning.predict.model_differences import differences
-from hocket.planning.predict.update_semantics import updates_of
-from hocket.profiling.capture.capture import Captured
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import rates_of, remarks
 from hocket.profiling.job.loss_weight import Tokens
-from hocket.profiling.tensor_parallel.split import Collectives
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
@@ -33,18 +29,18 @@ from hocket.runtime.nan_guard.replay import check_guards
 from hocket.runtime.progress.heartbeat import WorkerState
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.recording import Recording
-from hocket.runtime.progress.segments import RunSegment, segments
+from hocket.runtime.progress.segments import segments
 from hocket.runtime.stage.device_type import known_type
 from hocket.runtime.swapping.host_link import host_link
 from hocket.runtime.swapping.memory_manager import MemoryManager
-from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors
 from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
+from hocket.training.worker.run_notes import notes_before, notes_of_division
 from hocket.training.worker.same_samples import Reads
 from hocket.training.worker.telemetry import Telemetry, with_rates
 from hocket.util.files import write_atomic
-from hocket.util.units import show_count, show_seconds
+from hocket.util.units import show_seconds
 
 if TYPE_CHECKING:
     from hocket.runtime.checkpoint.manager import CheckpointManager
@@ -102,13 +98,13 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         told = {"callbacks": bool(job.callbacks), "norms": norms, "tokens": isinstance(job.loss_weight, Tokens)}
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint, "at_s": time.time(), **told})
         if division is not None:
-            for text in _notes_of(division, plan, captured):
+            for text in notes_of_division(division, plan, captured):
                 speak({"event": "note", "text": text})
         if end > start:
             rates_of(job).at(end - 1)
         for text in remarks(job, start > 0):
             speak({"event": "note", "text": text})
-        for text in _notes(made, options, runs, start):
+        for text in notes_before(made, options, runs, start):
             speak({"event": "note", "text": text})
         step = start
         for segment in runs:
@@ -197,42 +193,6 @@ def _drawn(made: Prepared, options: Options, board: KVExchange, telemetry: Telem
     return {"event": "done", "steps": 0, "iteration_s": None, "peak_memory_bytes": 0, "stopped": False}
 
 
-def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
-    """Yield notes for the user on how a model is divided by tensor parallelism."""
-    split = division.split
-    blocks = sum(len(kind.paths) for kind in split.blocks)
-    forward, backward = (_together(split.collectives, way) for way in ("forward", "backward"))
-    yield (
-        f"{blocks} blocks are divided over groups of {split.width} workers: "
-        f"{forward} forward and {backward} backward a microbatch"
-    )
-    for kind in split.blocks:
-        for name, reason in kind.undivided.items():
-            yield f"{kind.paths[0]}: {name} is replicated on every rank: {reason}"
-        if plan.sequence_parallel and kind.sliced is None:
-            yield f"{kind.paths[0]} works on whole sequences: {kind.unsliced}"
-    for end in (split.embedding, split.output):
-        if end is not None:
-            yield f"{end.path} is divided along its vocabulary of {end.cut.words}"
-    for path, reason in split.undivided.items():
-        yield f"{path} is replicated on every rank: {reason}"
-    if plan.slices:
-        stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
-        own = divided_tensors(captured)
-        for tensor in captured.tensors:
-            if tensor.name in own and {stage_of[layer] for layer in tensor.targets} != {stage_of[tensor.source]}:
-                yield (
-                    f"slices: stage {stage_of[tensor.source]} sends messages with {tensor.name} whole: "
-                    "the stage boundary is inside a divided block, where each rank has its own part"
-                )
-
-
-def _together(done: Collectives, way: str) -> str:
-    names = {"all_reduces": "all-reduces", "gathers": "gathers", "scatters": "reduce-scatters"}
-    counts = {name: getattr(getattr(done, key), way) for key, name in names.items()}
-    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
-
-
 def _start_from(
     weights: str, engine: Worker, job: Job, board: KVExchange, start: int, speak: Callable[[dict[str, Any]], None]
 ) -> None:
@@ -254,17 +214,15 @@ def _checkpoint_manager(
     """
     if options.checkpoint is None:
         return None
-    from hocket.runtime.checkpoint.manager import CheckpointManager
+    from hocket.runtime.checkpoint.manager import CheckpointManager, SaveOptions
 
     background = None
     if options.async_save and made.plan.swap is None:  # the memory of hosts is for what is swapped
         # A store of its own: a wait for another worker blocks a store for all threads that use it.
         store = PrefixStore("saves", rank_info.store.clone())  # type: ignore[attr-defined]
         background = KVExchange(store, rank_info.rank, rank_info.workers)
-    going_on = options.on_nan == "go"
-    return CheckpointManager(
-        made.job, Path(options.checkpoint), board, options.resume, options.keep, going_on, background=background
-    )
+    saves = SaveOptions(options.resume, options.keep, goes_on=options.on_nan == "go")
+    return CheckpointManager(made.job, Path(options.checkpoint), board, saves, background)
 
 
 def _silent(event: dict[str, Any]) -> None:
@@ -279,35 +237,3 @@ def _every(options: Options, start: int) -> int | None:
     if options.checkpoint is None:
         return None
     return options.every or max(1, (options.steps - start) // 10)
-
-
-def _notes(made: Prepared, options: Options, runs: list[RunSegment], start: int) -> Iterator[str]:
-    """Yield notes for the user before a run.
-
-    Arguments:
-        runs: segments of the run; empty if nothing is left to train.
-        start: steps trained before the run.
-    """
-    if not runs:
-        yield f"{start} steps are trained already: nothing to do"
-        if options.trace is not None:
-            yield f"no trace is written: a trace in {options.trace} remains as it is"
-        return
-    plan, program, end = made.plan, made.program, runs[-1].end_step
-    if end != options.steps:
-        filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
-        yield (
-            f"{end} steps instead of {options.steps}: {program.name} ends after whole periods, of "
-            f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
-        )
-    differing = differences(made.captured.layers)
-    shapes, sizes = made.layout.shapes, (plan.batch_size, plan.microbatch_size)
-    updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
-    if not updates.same:
-        yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
-    yield from (one.text for one in updates.differences)
-    if len(runs) > 1 and not program.rule.synchronous:
-        yield (
-            f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "
-            f"the {program.rule.kind} rule starts again after each"
-        )

@@ -11,7 +11,7 @@ from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
 from hocket.runtime.checkpoint.entries import not_finite_in
-from hocket.runtime.checkpoint.manager import CheckpointManager
+from hocket.runtime.checkpoint.manager import CheckpointManager, SaveOptions
 from hocket.runtime.kv_exchange import KVExchange
 from tests.system.tiny import plan, write_job
 
@@ -34,7 +34,7 @@ def found(folder: Path, resume: bool | Literal["auto"]) -> tuple[Any, list[str]]
     folder.mkdir(exist_ok=True)
     notes: list[str] = []
     job = load_job(write_job(folder.parent))
-    checkpoints = CheckpointManager(job, folder, KVExchange(None, 0, 1), resume, 3)
+    checkpoints = CheckpointManager(job, folder, KVExchange(None, 0, 1), SaveOptions(resume, 3))
     layout = plan("gpipe", (7, (0,))).layout(capture(job, 1))
     checkpoint = checkpoints._found(layout.plan_digest, lambda event: notes.append(event["text"]))
     return checkpoint and checkpoint.position.step, notes

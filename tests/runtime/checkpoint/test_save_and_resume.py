@@ -14,7 +14,7 @@ from hocket.errors import InputError, NotFinite
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, names_in, verify
-from hocket.runtime.checkpoint.manager import CheckpointManager
+from hocket.runtime.checkpoint.manager import CheckpointManager, SaveOptions
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.stage.executable import Executable
@@ -69,7 +69,7 @@ def engine(own: Job, runs: bool = True) -> SimpleNamespace:
 
 def manager(own: Job, folder: Path, resumes: bool | Literal["auto"] = False, **options: Any) -> CheckpointManager:
     """The manager of a run of one worker."""
-    return CheckpointManager(own, folder, KVExchange(None, 0, 1), resumes, 2, **options)
+    return CheckpointManager(own, folder, KVExchange(None, 0, 1), SaveOptions(resumes, 2, **options))
 
 
 def resumed(own: Job, folder: Path, made: SimpleNamespace | None = None) -> tuple[int, list[str]]:
@@ -125,7 +125,8 @@ def test_a_resumed_run_has_the_weights_and_the_optimizers_state(folder: Path) ->
         assert torch.equal(made.state()["optimizer"][name]["momentum_buffer"], entries["momentum_buffer"])
     checkpoints = manager(own, folder, True)
     checkpoints.resume(made, lambda event: None)  # type: ignore[arg-type]
-    path = checkpoints.save(made, 7, 1, lambda event: None)  # type: ignore[arg-type]
+    checkpoints.save(made, 7, 1, lambda event: None)  # type: ignore[arg-type]
+    path = checkpoints.path
     assert path is not None
     again = Checkpoint(path, verify(path))
     assert again.position.weight_versions == (7,)
@@ -169,7 +170,8 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         manager(own, tmp_path).save(run, 3, 3, lambda event: None)  # type: ignore[arg-type]
     assert str(error.value).startswith("step 3: found model.one.bias has 2 infinite of 4 and 1 more after step 3;")
     goes_on = manager(own, tmp_path, goes_on=True)
-    assert goes_on.save(run, 3, 3, lambda event: told.append(event["text"])) is None  # type: ignore[arg-type]
+    goes_on.save(run, 3, 3, lambda event: told.append(event["text"]))  # type: ignore[arg-type]
+    assert goes_on.path is None
     assert told == [
         "no checkpoint is written, because weights are not finite: model.one.bias has 2 infinite of 4 and 1 more after step 3"
     ]

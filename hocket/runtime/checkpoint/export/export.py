@@ -16,7 +16,7 @@ from hocket.runtime.checkpoint.export.output_folder import check_output, output_
 from hocket.runtime.checkpoint.export.safetensors_files import write_safetensors
 from hocket.runtime.checkpoint.export.stored_weights import StoredWeights
 from hocket.runtime.checkpoint.listing import open_checkpoint
-from hocket.runtime.checkpoint.manager import job_name
+from hocket.runtime.checkpoint.resume_checks import job_name
 
 SAFETENSORS, TORCH, HF = FORMATS = ("safetensors", "torch", "hf")
 TORCH_FILE = "model.pt"

@@ -57,7 +57,7 @@ def open_weights(path: str | Path) -> Mapping[str, FileTensor]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Files of a Hugging Face folder: those that its index names, or the only one."""
+    """Files of a Hugging Face folder: the files that its index names, or the only file."""
     if (folder / MANIFEST).exists():
         step = f"Resume with --checkpoint {folder.parent} --resume, or use `hocket export` first."
         raise InputError(str(folder), "a checkpoint of hocket", _KINDS, step)

@@ -18,7 +18,7 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Background:
+class SaveThread:
     """Runs one function at a time in a thread."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hocket.errors import InputError
-from hocket.runtime.checkpoint.background import Background, copied
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, names_in
+from hocket.runtime.checkpoint.save_thread import SaveThread, copied
 from hocket.training.train import train
 from tests.system.tiny import Recorder, plan, write_job
 
@@ -25,7 +25,7 @@ def test_a_copy_does_not_change_with_later_steps() -> None:
 def test_one_at_a_time() -> None:
     """The second waits for the first; `finish` waits for the last."""
     goes_on, done = threading.Event(), list[str]()
-    thread = Background()
+    thread = SaveThread()
 
     def first() -> None:
         goes_on.wait(10)
@@ -45,7 +45,7 @@ def test_an_error_is_raised_once_by_what_comes_next() -> None:
     def fails() -> None:
         raise InputError("disk", "full")
 
-    thread = Background()
+    thread = SaveThread()
     for waits in (thread.finish, lambda: thread.start(lambda: None)):
         thread.start(fails)
         with pytest.raises(InputError, match="disk"):
