@@ -28,7 +28,7 @@ quick: env ## the fast selection of the tests that need no torch and no workers
 
 golden: env ## rewrite the golden files after a wanted change; read the diff before you commit it
 	@$(BIN)/pytest -q --update-golden tests
-	@git diff --stat -- tests/golden tests/cli/outputs tests/profiling/measure/kept
+	@git diff --stat -- tests
 
 lint: env ## formatter, linter and type checker, without changing anything
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

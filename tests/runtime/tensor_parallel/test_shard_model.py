@@ -14,7 +14,7 @@ from hocket.errors import RefusedError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors, split_of
-from hocket.training.worker.worker import _notes_of
+from hocket.training.worker.run_notes import notes_of_division
 from tests.runtime.helpers.plans import Case, captured
 
 WIDTH = 2
@@ -82,7 +82,9 @@ def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:
     plans = [
         replace(Case("interleaved", (1, 1), rounds=rounds).plan(whole), tensor=WIDTH, slices=True) for rounds in (1, 2)
     ]
-    found = [[text for text in _notes_of(division, plan, graph) if text.startswith("slices: ")] for plan in plans]
+    found = [
+        [text for text in notes_of_division(division, plan, graph) if text.startswith("slices: ")] for plan in plans
+    ]
     assert [len(texts) for texts in found] == [0, 1]
     assert found[1][0].startswith("slices: stage 2 sends messages with blocks.1.mlp.up whole")
 
