@@ -50,6 +50,11 @@ def without_group_state(job: Job, state: Mapping[str, Any]) -> list[str]:
 
 
 def first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
+    """Return the number of steps of a batch size that are trained already.
+
+    Raises:
+        InputError: a checkpoint of another job, or a batch size that does not divide the samples trained.
+    """
     position = found.position
     if position.job != job_name(job):
         hint = "Choose the folder of this job's checkpoints."

@@ -7,7 +7,6 @@ its machine.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -99,7 +98,7 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
     """Tensors of a file of `torch.save`. They stay in the file until they are used, if it has the newer format."""
     try:
         loaded = _loaded(path)
-    except (UnpicklingError, RuntimeError, OSError, EOFError, ValueError) as error:
+    except Exception as error:  # torch's readers raise errors of many types
         found = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
         raise InputError(
             str(path), found[:200], "a state dict, as torch.save(model.state_dict(), path) writes it"
