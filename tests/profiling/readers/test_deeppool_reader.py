@@ -156,3 +156,11 @@ def test_tokens_of_other_layers(tmp_path):
         InputError, match=r"line 1: found input shape \[257, 64\]; expected \[channels, height, width\]"
     ):
         deeppool.read(_write(tmp_path, f"{CONV}[1][257,64] 1 400 600"))
+
+
+@pytest.mark.parametrize(("bias", "biases"), [("", 10), ('"bias":true,', 10), ('"bias":false,', 0)])
+def test_a_linear_layer_has_biases_unless_the_file_says_otherwise(tmp_path, bias, biases):
+    """As `nn.Linear` has."""
+    row = f'linear{{{bias}"in_features":16,"out_features":10}}[4]16 1 400 600'
+    (layer,) = deeppool.read(_write(tmp_path, row)).layers
+    assert layer.weights_bytes == 4 * (16 * 10 + biases)
