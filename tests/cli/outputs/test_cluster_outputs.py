@@ -157,7 +157,7 @@ RUNS: dict[str, Sequence[Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow) if one == "gangs" else one for one in RUNS])
 def test_runs(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
     """Workloads under policies, with gangs, estimates, prices and loads."""
     Path("workers.yaml").write_text(WORKERS)

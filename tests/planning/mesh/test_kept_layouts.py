@@ -6,6 +6,8 @@ After a change that is meant, write them again with --update-golden, and read th
 import random
 from pathlib import Path
 
+import pytest
+
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
@@ -70,6 +72,7 @@ def shown(found: SizedSearch) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_layouts(update_golden: bool) -> None:
     """Seconds, bubble and memory of the fastest layouts; what does not fit is refused with the nearest miss."""
     lines = []

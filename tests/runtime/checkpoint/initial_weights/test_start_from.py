@@ -17,7 +17,9 @@ pytestmark = pytest.mark.workers
 STEPS = 2
 
 
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize(
+    "way", ["flush", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "flush")]
+)
 def test_losses_are_those_of_a_job_that_has_these_weights(tmp_path: Path, way: str) -> None:
     """Under every plan: tied, frozen, unused and divided parameters, buffers, and an optimizer that begins anew.
 
