@@ -30,7 +30,7 @@ from queue import SimpleQueue
 import mutation_group
 from mutants import ESCAPED, Mutant, Outcome, drawn, escaped_in, every, outcome, summary, table, write
 from mutation_lines import RanLines
-from mutation_steps import BIN, Step, run, steps
+from mutation_steps import BIN, Step, collected, run, steps
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns(".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info")
@@ -136,6 +136,8 @@ def main(words: Sequence[str]) -> int:
             print("\n".join(f"{one.mutation.kind:12} {one.path}:{one.mutation.line}" for one in chosen))
             return 0
         outcomes: list[Outcome] = []
+        if asked.ran:
+            asked.ran.known = frozenset().union(*(collected(top, one) for one in asked.selection or ["fast"]))
         if asked.together:
             outcomes = mutation_group.together(chosen, top, asked.selection or ["fast"], asked.limit)
             write(asked.output, seed, outcomes)

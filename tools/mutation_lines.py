@@ -23,17 +23,23 @@ ALIKE = 3
 
 
 class RanLines:
-    """Tests by the lines that they ran."""
+    """Tests by the lines that they ran.
+
+    Attributes:
+        known: tests of the copy that is tried. pytest fails if it is asked for another one, and such a failure would
+            count as a caught mistake.
+    """
 
     def __init__(self, path: Path) -> None:
         self._all = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
         self._lock = Lock()
+        self.known: frozenset[str] = frozenset()
 
     def tests(self, mutant: Mutant, top: Path) -> list[str]:
         """Tests that ran a mutant's statement, those of the nearest folders first; [] for none, or where all run it.
 
         Arguments:
-            top: the repository that the mutant is of. Tests that it does not have any more are left out.
+            top: the repository that the mutant is of.
         """
         first, last = _statement((top / mutant.path).read_bytes(), mutant.mutation.line)
         found = {
@@ -42,10 +48,7 @@ class RanLines:
             if name
             and any(line // 8 < len(lines) and lines[line // 8] >> line % 8 & 1 for line in range(first, last + 1))
         }
-        parts, order = (
-            Path(mutant.path).parts[1:],
-            sorted(one for one in found if (top / one.partition("::")[0]).exists()),
-        )
+        parts, order = Path(mutant.path).parts[1:], sorted(found & self.known)
         random.Random(0).shuffle(order)
         seen: Counter[str] = Counter()
 

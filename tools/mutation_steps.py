@@ -54,6 +54,15 @@ def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequenc
     yield Step("types", (str(BIN / "mypy"),))
 
 
+def collected(top: Path, selection: str) -> frozenset[str]:
+    """Names of the tests of a selection, without any mistake."""
+    fast = ("--fast",) if selection == "fast" else ()
+    asked = (sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *fast)
+    environment = os.environ | {"PYTHONPATH": str(top)}
+    said = subprocess.run(asked, cwd=top, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return frozenset(line for line in said.splitlines() if "::" in line)
+
+
 def _limited() -> None:
     """Bound the memory of a command: a mistake can make a loop endless that fills it."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))

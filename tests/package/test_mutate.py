@@ -43,6 +43,9 @@ def test_area():
 """
 
 
+OPTION = "def pytest_addoption(parser):\n    parser.addoption('--fast', action='store_true')\n"
+
+
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     """The script, and what finds places for mistakes."""
@@ -155,36 +158,44 @@ def test_a_campaign_tells_caught_from_escaped(
 
 
 def test_tests_that_ran_the_line_go_first(
-    small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a measurement of coverage tells; the nearest first, and without tests that are no longer there."""
+    """As a measurement of coverage tells; the nearest first, and without tests that are no longer there.
+
+    pytest fails if it is asked for one of these, so every mistake would count as caught.
+    """
+    (small / "conftest.py").write_text(OPTION)
+    (small / "tests/test_far.py").write_text("def test():\n    pass\n")
     with sqlite3.connect(tmp_path / "ran") as kept:
         kept.execute("create table file (id integer, path text)")
         kept.execute("create table context (id integer, context text)")
         kept.execute("create table line_bits (file_id integer, context_id integer, numbits blob)")
         kept.execute("insert into file values (1, '/elsewhere/hocket/room/shape.py')")
-        names = [
-            "",
-            "tests/test_far.py::test|run",
-            "tests/room/test_shape.py::test_area|run",
-            "tests/gone.py::test|run",
-        ]
-        for number, name in enumerate(names):
+        names = ("tests/test_far.py::test", "tests/room/test_shape.py::test_area")
+        gone = ("tests/gone.py::test", "tests/room/test_shape.py::test_gone")
+        for number, name in enumerate(["", *(f"{name}|run" for name in names + gone)]):
             kept.execute("insert into context values (?, ?)", (number, name))
-            kept.execute("insert into line_bits values (1, ?, ?)", (number, bytes([0, 0b0100_0000])))  # line 14
-    (small / "tests/test_far.py").write_text("def test():\n    pass\n")
-    sites = tools[1].mutations(SOURCE.encode())
+            kept.execute("insert into line_bits values (1, ?, ?)", (number, bytes([0, 0, 0b0000_0010])))  # line 17
+    mutate, sites = tools
+    ran = mutate.RanLines(tmp_path / "ran")
+    ran.known = mutate.collected(small, "fast")
+    assert ran.known == set(names)
     found = {
-        one.line: tools[0].RanLines(tmp_path / "ran").tests(tools[0].Mutant("hocket/room/shape.py", one), small)
-        for one in sites
+        one.line: ran.tests(mutate.Mutant("hocket/room/shape.py", one), small)
+        for one in sites.mutations(SOURCE.encode())
     }
-    assert found.pop(14) == ["tests/room/test_shape.py::test_area", "tests/test_far.py::test"]
+    assert found.pop(17) == [names[1], names[0]]
     assert not any(found.values())
+    first = next(mutate.steps("hocket/room/shape.py", small, "fast", True, [names[1], names[0]]))
+    assert first.command[-3:] == ("--fast", names[1], names[0])
+    assert mutate.run(first, small, 60.0) == "escaped", "without a mistake"
+
     words = ["--ran", str(tmp_path / "ran"), "--jobs", "2", "--near", "--seed", "1", "-o", str(tmp_path / "found.json")]
-    assert tools[0].main(words) == 0
-    outcomes = {one["line"]: one["step"] for one in json.loads((tmp_path / "found.json").read_text())["mutants"]}
-    assert outcomes.pop(14) == "fast: tests that ran it"
-    assert set(outcomes.values()) == {"fast: tests/room/test_shape.py"}
+    assert mutate.main(words) == 0
+    outcomes = json.loads((tmp_path / "found.json").read_text())["mutants"]
+    by_ran = {one["line"] for one in outcomes if one["step"] == "fast: tests that ran it"}
+    assert by_ran == {17}
+    assert {one["step"] for one in outcomes if one["line"] == 15} == {"fast: tests/room/test_shape.py"}
 
 
 def test_several_mutants_at_a_time(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
@@ -244,9 +255,7 @@ def test_a_group_is_caught_by_tests_that_fail_with_one_alone(tools: tuple[Module
 @pytest.mark.slow
 def test_many_mistakes_in_one_run(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     """The same are caught as one by one; the sources stay."""
-    (small / "conftest.py").write_text(
-        "def pytest_addoption(parser):\n    parser.addoption('--fast', action='store_true')\n"
-    )
+    (small / "conftest.py").write_text(OPTION)
     words = ["--seed", "1", "--count", "100", "--together", "--limit", "60", "-o", str(tmp_path / "found.json")]
     assert tools[0].main(words) == 0
     found = json.loads((tmp_path / "found.json").read_text())
