@@ -2,9 +2,10 @@
 
     python bench/bench_checkpoints.py [--rounds 3] [--steps 40] [--every 10]
 
-A GPT with Adam trains on two local workers, with data parallelism: without checkpoints, with them in the background (the
-default) and between steps (--no-async-save). Printed are the seconds of the whole command, what checkpoints add to it, and the time for which
-steps waited for them, as a share of the steps' time. Runs are in turns, so that a slow spell of the machine is not one kind's.
+A GPT with Adam trains on two local workers, with data parallelism: without checkpoints, with checkpoints in the background
+(the default), and with checkpoints between steps (--no-async-save). Printed are the seconds of the whole run, how much
+checkpoints add to it, and for how long steps waited for them, as a share of the steps' time. The three runs take turns, so
+that a slow spell of the machine affects all of them.
 """
 
 import argparse

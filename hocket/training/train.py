@@ -134,7 +134,9 @@ def checked_options(steps: int, options: dict[str, Any]) -> Options:
     for name in options:
         if name not in known:
             raise InputError(f"train: {name}", "unknown option", f"one of {', '.join(known)}", nearest(name, known))
-    paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
+    paths = {
+        name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace", "weights") if options.get(name)
+    }
     found = Options(steps, **(options | paths))
     # Check now, not after all steps are trained.
     if found.trace is not None:
@@ -142,6 +144,8 @@ def checked_options(steps: int, options: dict[str, Any]) -> Options:
             check_output(found.trace, "trace", TRACE_FORMAT)
         except InputError as error:
             raise InputError(f"trace {found.trace}", error.found, error.expected, error.next_step) from None
+    if found.weights is not None and not Path(found.weights).exists():
+        raise InputError(f"weights {found.weights}", "no such file or folder", "a file or folder of weights")
     if found.checkpoint is not None:
         check_folder_to_write(found.checkpoint, f"checkpoint {found.checkpoint}")
         if found.resume is True and not any(Path(found.checkpoint).glob("step-*")):

@@ -267,7 +267,7 @@ def save(
     try:
         written = board.share(mine)
     except WorkerLost:
-        _raise_first(folder, [mine["problem"]])  # a full disk may be that of the workers' meeting place, too
+        _raise_first(folder, [mine["problem"]])  # a full disk can be the disk of the rendezvous store as well
         raise
     problem = next((fact["problem"] for fact in written if fact["problem"]), "")
     if board.rank == 0:

@@ -122,12 +122,6 @@ class CheckpointManager:
         return first_step(found, self._job, layout.batch_size)
 
     def save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
-        """Save the engine's state after a segment, and count the seconds (`_save`)."""
-        began_s = time.perf_counter()
-        self._save(engine, step, periods, speak)
-        self.waited_s += time.perf_counter() - began_s
-
-    def _save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
         """Save the engine's state after a segment.
 
         With an exchange for the background, the state is copied now and written while the next steps run. `finish` waits
@@ -143,6 +137,12 @@ class CheckpointManager:
             NotFinite: weights or optimizer state are nan or infinite, and the run does not continue with them.
             InputError: this checkpoint, or the one before it in the background, could not be written.
         """
+        began_s = time.perf_counter()
+        self._save(engine, step, periods, speak)
+        self.waited_s += time.perf_counter() - began_s
+
+    def _save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
+        """Do what `save` says, without counting the seconds."""
         self.finish()
         layout, program = engine.layout, engine.program
         before = self._versions or (0,) * len(layout.cuts)
@@ -176,7 +176,7 @@ class CheckpointManager:
 
         def write(held: Mapping[str, Any], board: KVExchange) -> None:
             self.path = save(self._folder, position, held, board, self._keep, wholes)
-            speak({"event": "saved", "step": step, "path": str(self.path), "at_s": time.time()})
+            speak({"event": "saved", "step": step, "path": str(self.path), "at_s": self._now()})
 
         if self._writes is None:
             write(state, self._board)
@@ -186,8 +186,11 @@ class CheckpointManager:
             self._thread.start(partial(write, held, self._writes))
 
     @contextmanager
-    def told_first(self) -> Iterator[None]:
-        """Raise the error of a save in place of a lost worker's: where a disk is full, the workers' meeting place is, too."""
+    def save_errors_first(self) -> Iterator[None]:
+        """Raise the error of a failed save in place of a lost worker's.
+
+        A full disk can be the disk of the workers' rendezvous store as well, which then loses the workers.
+        """
         try:
             yield
         except WorkerLost:

@@ -48,10 +48,10 @@ class SaveThread:
         self.check()
 
     def check(self) -> None:
-        """Do not wait.
+        """Raise the error of a function that has failed already, without waiting.
 
         Raises:
-            BaseException: the last function has failed with it already.
+            BaseException: the last function failed with it.
         """
         failure, self._failure = self._failure, None
         if failure is not None:

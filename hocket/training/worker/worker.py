@@ -85,7 +85,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         engine.device.microbatches.on_load = reads.take
         checkpoints = _checkpoint_manager(made, options, rank_info, board)
         if checkpoints is not None:
-            stack.enter_context(checkpoints.told_first())
+            stack.enter_context(checkpoints.save_errors_first())
         start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
         if options.weights is not None:
             _start_from(options.weights, engine, job, board, start, speak)

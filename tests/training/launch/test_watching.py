@@ -277,6 +277,16 @@ def test_killed_workers_died_before_those_that_noticed(tmp_path: Path, clock: Si
             found._judge()
 
 
+def test_workers_that_all_ended_by_a_lost_connection(tmp_path: Path, clock: SimpleNamespace) -> None:
+    """The lost connection is raised, although its cause might still have come: nobody is left who could say it."""
+    with watch(tmp_path, 2) as (found, ends):
+        for rank, worker in enumerate(found.workers):
+            say(ends[rank], **describe(RuntimeError("Connection reset by peer"), 100.0, "step 1"))
+            worker.process.code = 1  # type: ignore[union-attr]
+        with pytest.raises(WorkerLost, match="Connection reset by peer"):
+            found.run()
+
+
 def test_silent_and_stuck_workers(tmp_path: Path, clock: SimpleNamespace) -> None:
     """No heartbeat for `silence_s` is one failure, heartbeats without any move for `stall_s` another."""
 

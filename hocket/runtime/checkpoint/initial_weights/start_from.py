@@ -51,7 +51,7 @@ def start_from(
         speak(
             {
                 "event": "note",
-                "text": f"{show_count(len(unknown), 'tensor')} of {path} not in the model: {unknown[0]} ...",
+                "text": f"{path} has {show_count(len(unknown), 'tensor')} that the model does not have, such as {unknown[0]}",
             }
         )
 

@@ -67,4 +67,10 @@ def test_what_does_not_fit_ends_the_run(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             train(job, plan_of(job, "flush"), steps=1, weights=str(tmp_path / name), listener=listener)
+    with pytest.raises(InputError, match=r"absent.pt: found no such file or folder"):
+        train(job, plan_of(job, "flush"), steps=1, weights=str(tmp_path / "absent.pt"), listener=listener)
     assert not listener.losses
+
+    torch.save(state | {"teacher.weight": torch.ones(2)}, tmp_path / "more.pt")
+    train(job, plan_of(job, "flush"), steps=1, weights=str(tmp_path / "more.pt"), listener=listener)
+    assert any("has 1 tensor that the model does not have, such as teacher.weight" in note for note in listener.notes)

@@ -290,7 +290,7 @@ def test_the_table_of_a_summary() -> None:
     """The table has a line for each figure, the prediction beside the measurement, and fits a terminal of 80 columns."""
     summary = RunSummary(
         1200, (2.0, 1.5), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, {0: 2.0**20, 1: 1.1 * 2**21},
-        skipped=2, queued_share=0.31,
+        skipped=2, queued_share=0.31, saving_s=0.125,
     )  # fmt: skip
     assert summary_table(summary).splitlines() == [
         "                        measured         predicted, beside measured",
@@ -299,6 +299,7 @@ def test_the_table_of_a_summary() -> None:
         "skipped updates         2 (not finite)",
         "iteration               250 ms           500 ms (100.0% more)",
         "waits for a core        up to 31%",
+        "waits for checkpoints   125 ms (20.0%)",
         "samples/s               32",
         "peak memory, device 0   1.00 MiB         as measured to 10.0% more",
         "peak memory, device 1   2.00 MiB",
