@@ -13,7 +13,8 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.tensor_parallel.discovery.blocks import find_split
 from hocket.profiling.tensor_parallel.discovery.sequence import with_slices
 from hocket.profiling.tensor_parallel.group import TensorParallelGroup
-from hocket.profiling.tensor_parallel.module_rules import Shared
+from hocket.profiling.tensor_parallel.module_rules import Shared, SizeClaims
+from hocket.profiling.tensor_parallel.sequence_parallel import SequenceSlice
 from hocket.profiling.tensor_parallel.sharded_modules import divide
 from hocket.profiling.tensor_parallel.split import CollectiveCounts, DividedDraws, Sliced, TensorSplit
 from hocket.profiling.tensor_parallel.threaded_group import ThreadedGroup
@@ -34,6 +35,19 @@ NORMS = {
 }
 
 RETURNING = "gpt2 eager"  # returns the result of every block, if asked
+
+
+def test_a_claimed_size_is_that_of_the_whole_sequence() -> None:
+    """A module is told the length of the whole sequence, and its own part of the features.
+
+    An input without the sliced dimension keeps its other sizes.
+    """
+
+    def claimed(rank: int, members: TensorParallelGroup) -> list[tuple[int, ...]]:
+        claims = SizeClaims(8, narrower=2, along=SequenceSlice(1, 2, rank, members))
+        return [tuple(claims.of(torch.Size(own))) for own in ((3, 2, 8), (3, 8), (8,))]
+
+    assert ThreadedGroup(2).run(claimed) == [[(3, 4, 4), (3, 8), (4,)]] * 2
 
 
 def sliced_split(model: nn.Module, width: int, *args: Any, **kwargs: Any) -> TensorSplit:
