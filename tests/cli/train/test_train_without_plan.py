@@ -40,7 +40,12 @@ def trained(*arguments: str, folder: Path, steps: int = 2) -> tuple[list[float],
     with start(*arguments, "--steps", str(steps), "--json", folder=folder) as process:
         out, err = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, err
-    return [line["loss"] for line in map(json.loads, out.splitlines()) if "loss" in line], err
+    return losses_in(out), err
+
+
+def losses_in(out: str) -> list[float]:
+    """The losses in JSON lines."""
+    return [line["loss"] for line in map(json.loads, out.splitlines()) if "loss" in line]
 
 
 def kept(folder: Path) -> dict[str, bytes]:
@@ -78,8 +83,11 @@ def folder(first: tuple[Path, list[float], str], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str]) -> None:
-    """The first run says what it measured; the second changes no file, and has the losses of the plan file."""
+def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str], run: Run) -> None:
+    """The first run says what it measured; the second changes no file, and has the losses of the plan file.
+
+    Runs with the plan file need no process of their own.
+    """
     folder, losses, err = first
     assert said(err) == list(MEASURED)
     assert "measuring took" in err
@@ -92,11 +100,11 @@ def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str]) -
     assert kept(folder) == before
     plan = one(folder, "plan")
     assert ModelProfile.read(plan.parent / Plan.read(plan).profile).digest == Plan.read(plan).profile_digest
-    by_hand, err = trained("job.py", str(plan), folder=folder)
-    assert said(err) == []
-    by_option, _ = trained("job.py", "--plan", str(plan), folder=folder)
+    by_hand = run("train", folder / "job.py", plan, "--steps", 2, "--json")
+    by_option = run("train", folder / "job.py", "--plan", plan, "--steps", 2, "--json")
     by_python = list(hocket.train(folder / "job.py", steps=2).losses)
-    assert losses == again == by_hand == by_option == by_python
+    assert said(by_hand.err) == []
+    assert losses == again == losses_in(by_hand.out) == losses_in(by_option.out) == by_python
     assert len(losses) == 2
 
 

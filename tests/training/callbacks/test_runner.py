@@ -192,7 +192,7 @@ def job_file(folder: Path, fails: int = -1) -> Path:
     return path
 
 
-@pytest.mark.parametrize("torchrun", [False, True], ids=["local", "torchrun"])
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["local", "torchrun"])
 def test_callbacks_of_a_job_file(tmp_path: Path, torchrun: bool) -> None:
     """The command calls the callbacks of a job file in one process, and prints the same losses."""
     path = job_file(tmp_path)
@@ -208,7 +208,7 @@ def test_callbacks_of_a_job_file(tmp_path: Path, torchrun: bool) -> None:
     assert (tmp_path / "calls").read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize("torchrun", [False, True], ids=["local", "torchrun"])
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["local", "torchrun"])
 def test_a_failing_callback_of_a_job_file(tmp_path: Path, torchrun: bool) -> None:
     """The command ends with one error and a code other than 0, and what was saved can be resumed."""
     path = job_file(tmp_path, fails=3)
