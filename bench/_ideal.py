@@ -1,8 +1,9 @@
-"""Ideal baseline of Figure 5.15b: jobs run exactly as the allocation says, all the time and at once, with no rounds and no leases.
+"""Ideal baseline of Figure 5.15b: jobs run exactly as the allocation says, without rounds and leases.
 
-At every arrival and every finish the policy is asked; in between each job does its steps at its effective throughput, the sum of
-throughputs by its parts of the time. No cluster can do that: it is what rounds are to come close to.
-Source: section 5.7.5.
+The policy is called at every arrival and at every completion. In between, each job progresses at its effective
+throughput: the sum of its throughputs weighted by its fractions of time. No real cluster can do this; rounds
+approximate
+it. Source: section 5.7.5.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,10 @@ from hocket.scheduler.simulation.workload import Workload
 def ideal_jct_s(
     work: Workload, types: Sequence[WorkerType], table: ThroughputTable, policy: Policy, first: int, last: int
 ) -> np.ndarray:
-    """Seconds from arrival to last step of jobs `first` to `last`; others go on coming until those are finished.
+    """JCT in seconds of jobs `first` to `last`; other jobs keep arriving until these are finished.
 
     Raises:
-        InternalError: the policy gives nothing to anybody, and nobody comes any more.
+        InternalError: the policy gives no job any time, and no job arrives any more.
     """
     cluster = ClusterSpec(tuple(types), table.columns(types))
     jobs, arrives_s = work.jobs, [job.arrived_s for job in work.jobs]

@@ -1,4 +1,4 @@
-"""The policies as one would write them down in cvxpy: a row a job, no groups; for comparison only."""
+"""Straightforward cvxpy versions of the policies, for comparison only: one row per job, without groups of jobs."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hocket.scheduler.policies.max_min_fairness import equal_share
 
 
 def available() -> str:
-    """The version of cvxpy, or nothing."""
+    """Version of cvxpy; empty if it is not installed."""
     try:
         import cvxpy
     except ImportError:
@@ -20,7 +20,7 @@ def available() -> str:
 
 
 def _solved(there: Snapshot, objective: Callable[[Any, Any], Any], solver: str) -> tuple[float, float]:
-    """Value, and processor seconds from the arrays to the answer."""
+    """Objective value, and CPU seconds from the arrays to the solution."""
     import cvxpy
 
     start = time.process_time()
@@ -34,13 +34,16 @@ def _solved(there: Snapshot, objective: Callable[[Any, Any], Any], solver: str) 
 
 
 def max_min_fairness(there: Snapshot, solver: str) -> tuple[float, float]:
-    """Least normalised throughput, and processor seconds."""
+    """Minimum normalized throughput, and CPU seconds."""
     due = equal_share(there) * there.weights / there.scale
     return _solved(there, lambda cvxpy, got: cvxpy.min(cvxpy.multiply(1 / due, got)), solver)
 
 
 def makespan(there: Snapshot, solver: str) -> tuple[float, float]:
-    """Seconds until the last job ends, and processor seconds: one program, where the public policy halves."""
+    """Seconds until the last job ends, and CPU seconds.
+
+    This is one linear program; the public policy bisects instead.
+    """
     unit = there.remaining_steps.max()
     parts = unit / there.remaining_steps
     value, seconds = _solved(there, lambda cvxpy, got: cvxpy.min(cvxpy.multiply(parts, got)), solver)
@@ -48,5 +51,5 @@ def makespan(there: Snapshot, solver: str) -> tuple[float, float]:
 
 
 def max_sum_throughput(there: Snapshot, solver: str) -> tuple[float, float]:
-    """All throughputs together, and processor seconds."""
+    """Sum of all throughputs, and CPU seconds."""
     return _solved(there, lambda cvxpy, got: cvxpy.sum(got), solver)
