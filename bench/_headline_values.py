@@ -60,7 +60,10 @@ class Asked:
         return self.kept(Case(trace, float(self.scope.jobs), policy, seed))
 
     def cost(self, policy: str, seed: int, trace: str = "cost") -> Row | None:
-        """Row of a cost trace: 500 jobs arrive at once, and each type has workers for all of them, as in a public cloud."""
+        """Row of a cost trace with 500 jobs.
+
+        All jobs arrive at once, and each type has workers for all of them, as in a public cloud.
+        """
         return self.kept(Case(trace, 500.0, policy, seed, workers=500))
 
 

@@ -1,10 +1,15 @@
-"""The partitioner beside the public PipeDream optimizer: time to plan, and both plans under the one cost model.
+"""PipeDream partitioner compared with the public PipeDream optimizer: planning times and predicted costs of the plans.
 
-Run: python -m bench.bench_partition [--sync ring] [--variants] [--plain] [--table]
-Prints, for each public profile and cluster, our least processor time of a few runs, of which each begins with nothing
-but the compiled loops, the reference's, their ratio, both bottlenecks under section 2.4.1 and both configurations (!
-where the reference's does not fit its 16 GB); then the synthetic NASNet-like graphs. With --table: the configurations
-of Table 2.2 against what these profiles give, under both readings of the all-reduce.
+    python -m bench.bench_partition [--sync ring] [--variants] [--plain] [--table]
+
+Each row is a public profile and a cluster. It has our least CPU time of a few runs, the reference's time, their ratio,
+both
+bottlenecks under section 2.4.1, and both configurations. Our runs begin without any cached state except the compiled
+loops. A "!" marks a reference plan that does not fit in its 16 GB. Then follow the synthetic NASNet-like graphs.
+
+With --table, the configurations of Table 2.2 are compared with the results for these profiles, under both readings of
+the
+all-reduce.
 """
 
 import argparse
@@ -37,7 +42,7 @@ OPTIONS = {
 def best_of(
     runs: int, profile: ModelProfile, cluster: Cluster, size: int, options: PartitionOptions
 ) -> tuple[float, Partition]:
-    """Least processor time of several runs, each as if it were the first: nothing is kept from one to the next."""
+    """Least CPU time of several runs; all caches are cleared before each run."""
     least, result = float("inf"), partition(profile, cluster, size, options)
     for _ in range(runs):
         for kept in (topology.topology, topology._runs, memory._flights):
@@ -50,7 +55,7 @@ def best_of(
 
 
 SYNCS: tuple[Sync, ...] = ("paper", "ring")
-# Table 2.2: model, servers x devices (cluster), configuration; and the batch a device of section 2.5.1.
+# Table 2.2: model, cluster (servers x devices), configuration, and batch size per device of section 2.5.1.
 TABLE = (
     ("vgg16", "A4x4", "15-1", 64),
     ("vgg16", "B2x8", "15-1", 64),
@@ -65,7 +70,7 @@ TABLE = (
 
 
 def table() -> None:
-    """Print Table 2.2's configurations and ours, priced by the formula and by the text of section 2.4.1."""
+    """Print Table 2.2's configurations and ours, with the cost by the formula and by the text of section 2.4.1."""
     print(
         "{:9}{:6}{:>6} {:6}{:>20}{:>10}  {:>10}  {}".format(
             "model", "on", "batch", "sync", "ours", "", "16", "table 2.2"
@@ -85,7 +90,7 @@ def table() -> None:
 
 
 def _theirs(profile: ModelProfile, cluster: Cluster, size: int, sync: Sync, config: str) -> str:
-    """The best pipeline of a configuration, and its slowest terms."""
+    """Cost of the best pipeline with a given configuration, and its slowest terms."""
     if config == "straight":
         best = partition(profile, cluster, size, PartitionOptions(sync=sync, replicate=False)).costs
     else:
@@ -110,17 +115,15 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sync", choices=("paper", "ring"), default="paper")
-    parser.add_argument("--variants", action="store_true", help="every variant of the reference, not only acr1")
+    parser.add_argument("--variants", action="store_true", help="compare all variants of the reference, not only acr1")
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument(
-        "--plain", action="store_true", help="loops that are not compiled, as in a process that just began"
-    )
-    parser.add_argument("--table", action="store_true", help="Table 2.2 instead")
+    parser.add_argument("--plain", action="store_true", help="use loops that are not compiled, as in a new process")
+    parser.add_argument("--table", action="store_true", help="print only Table 2.2")
     chosen = parser.parse_args()
     if chosen.table:
         table()
         return
-    buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # compiled from the first call on
+    buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # 0: use the compiled loops from the first call on
     start = time.perf_counter()
     partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, PartitionOptions(replicate=False))
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")

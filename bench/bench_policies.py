@@ -1,21 +1,24 @@
-"""The policies beside the public ones, and beside a plain cvxpy formulation in the same run.
+"""Speed of the policies compared with the public ones, and with a plain cvxpy formulation in the same run.
 
     python bench/bench_policies.py [--largest 2048] [--only WORD] [--unlike]
 
-First, for every public snapshot: processor milliseconds of `allocate` (least of a few runs, each on a fresh snapshot, nothing
-kept), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS, one core, as published beside it), their ratio, what
-it is to be at least, and our objective over the public one. Then cvxpy, where it is installed. With --unlike: snapshots where
-all jobs differ: cold, after one arrival or departure, and with all pairs.
+Each row of the first table is a public policy and a snapshot. It has the CPU milliseconds of `allocate` (least of a few
+runs, each on a fresh snapshot without cached state), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS,
+one core, from the published data), their ratio, the required ratio, and our objective over the public one. The second
+table is for cvxpy, if it is installed. --unlike adds snapshots in which all jobs differ: a cold start, a start after
+one
+arrival or departure, and all pairs of jobs.
 
-Every row of a public policy is to be ten times as quick, or a hundred times where the public one took more than ten seconds; a
-"<" stands behind those that are not. To make the snapshot is not counted, as the public policies are handed tables;
-docs/explanation/gavel.md says what it takes, and where the rest goes. Nor is to load numba, which a process does once, when it has asked
-for some strict queues: those rows are asked a few times before they are timed.
+The required speedup is 10; it is 100 if the public policy took more than 10 seconds. A "<" marks rows that miss it. The
+time to build the snapshot is not counted, because the public policies are given tables; docs/explanation/gavel.md lists
+that time and the rest. The time to load numba is not counted either. A process loads it once, after some calls of
+strict
+queues, so those rows are called a few times before they are timed.
 """
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy comes: one core, as for the public figures
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: one core, as for the public figures
 
 import argparse
 import json
@@ -41,11 +44,12 @@ from hocket.util import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
 MOST_RUNS, ENOUGH_S = 30, 1.0
-BEFORE = 20  # questions of a strict queue: by then its loop is compiled
+BEFORE = 20  # calls of a strict queue before timing: by then its loop is compiled
 COST = "max_sum_throughput_normalized_by_cost"
 
 
-# Policies for which thousands of jobs that all differ are looked at; those that have pace in them; those that share.
+# SHARE: policies timed with all pairs of jobs. DIFFER: policies timed with thousands of jobs that all differ. PACED:
+# policies that are also timed with jobs of about equal work.
 SHARE = (
     "max_min_fairness", "max_sum_throughput", "min_cost", "fifo", "makespan", "finish_time_fairness", "min_cost_slo",
 )  # fmt: skip
@@ -55,7 +59,16 @@ PACED = ("makespan", "finish_time_fairness", "makespan_budget")
 
 @dataclass(frozen=True)
 class Case:
-    """A public policy and ours: what it is called, which part of its evaluation our objective is, what it is told."""
+    """A public policy and ours.
+
+    Attributes:
+        public: name of the public policy.
+        ours: name of our policy.
+        told: key of our objective in the public policy's evaluation; empty for none.
+        pairs: True if jobs may share workers.
+        blind: True for the heterogeneity-agnostic version.
+        mixed: True for entities with different policies.
+    """
 
     public: str
     ours: str
@@ -63,8 +76,8 @@ class Case:
     pairs: bool = False
     blind: bool = False
     mixed: bool = False
-    waited: float = 1.0  # of the time since jobs came, how much the public policy knows of
-    strict: bool = False  # a queue, as the public policy has it
+    waited: float = 1.0  # fraction of the time since arrival that the public policy counts
+    strict: bool = False  # strict queue, as in the public policy
 
 
 CASES = (
@@ -98,7 +111,7 @@ CASES = (
 
 
 def best_of(call: Callable[[Snapshot], Allocation], there: Snapshot) -> tuple[float, Allocation]:
-    """Least processor seconds of some runs, each on a snapshot that nobody has looked at."""
+    """Least CPU seconds of some runs, each on a snapshot without cached state."""
     taken: list[float] = []
     while len(taken) < 2 or (len(taken) < MOST_RUNS and sum(taken) < ENOUGH_S):
         fresh = replace(there)
@@ -109,7 +122,7 @@ def best_of(call: Callable[[Snapshot], Allocation], there: Snapshot) -> tuple[fl
 
 
 def beside_the_public_ones(largest: int, only: str) -> None:
-    """A line a policy and snapshot."""
+    """Print one line per policy and snapshot."""
     references = json.loads((FOLDER / "policies" / "reference.json").read_text())
     table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
     names = registry.names("hocket.scheduler.policies")
@@ -126,7 +139,7 @@ def beside_the_public_ones(largest: int, only: str) -> None:
 def _line(case: Case, policy: ModuleType, row: dict[str, Any], table: Any) -> None:
     path = FOLDER / "policies" / row["input"]
     there = gavel_snapshot.read(path, table if case.pairs else None, mixed=case.mixed)
-    # The public policies were asked once: what they count from call to call is 0.
+    # The public policies were called once: their counters from call to call are 0.
     newly = (replace(active, elapsed_s=active.elapsed_s * case.waited, isolated_s=0.0) for active in there.jobs)
     there = replace(there, jobs=tuple(newly))
     if case.blind:
@@ -145,7 +158,7 @@ def _line(case: Case, policy: ModuleType, row: dict[str, Any], table: Any) -> No
 
 
 def beside_cvxpy(largest: int) -> None:
-    """The same programs written down plainly."""
+    """Print the comparison with plain cvxpy formulations."""
     version = plain.available()
     if not version:
         print("\ncvxpy is not installed: nothing to compare with (pip install cvxpy)")
@@ -173,10 +186,14 @@ def _plain_snapshots(largest: int) -> Iterator[tuple[str, Snapshot]]:
 
 
 def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot:
-    """Jobs of the public kinds, each with a factor of its own for every type; workers for three jobs in four.
+    """Snapshot in which all jobs differ, with workers for three of four jobs.
+
+    Jobs are of the public kinds, and each has its own random factor for every type.
 
     Arguments:
-        even: all have about as much work, so that workers set the pace; else the longest job does.
+        even: True for jobs of about equal work, so that workers limit the pace. False for jobs of very different work,
+            so that
+            the longest job does.
     """
     rng = np.random.default_rng(seed)
     known = gavel_snapshot.read(FOLDER / "policies" / "N2048_seed2_single.json").throughputs
@@ -198,7 +215,7 @@ def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot
 
 
 def _with_budget(there: Snapshot) -> Snapshot:
-    """A budget that makes the makespan longer: three parts in a hundred less than the shortest one costs."""
+    """Snapshot with a budget of 97 % of the cost of the shortest makespan, so that the makespan gets longer."""
     policy = registry.load("hocket.scheduler.policies", "makespan_budget", "policy")
     found = policy.allocate(there)
     paid_usd = (there.prices[found.column] * there.scale[found.first] * found.fraction).sum() * found.objective / 3600
@@ -206,7 +223,7 @@ def _with_budget(there: Snapshot) -> Snapshot:
 
 
 def where_all_differ() -> None:
-    """Cold, and from the session's last answer after one job left or came."""
+    """Print times of a cold start, and of warm starts after one job left or arrived."""
     print(
         f"\n{'policy':28}{'jobs':>8}{'types':>6}{'cold ms':>10}{'one leaves or comes: median ms':>32}{'worst':>8}  gap"
     )
@@ -240,7 +257,7 @@ def _from_event_to_event(name: str, jobs: int, types: int, events: int, even: bo
 
 
 def where_all_differ_and_share() -> None:
-    """All pairs of unlike jobs of the public kinds."""
+    """Print times with all pairs of jobs that differ."""
     table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
     known = gavel_snapshot.read(FOLDER / "policies" / "N2048_seed2_single.json", table)
     factors = np.random.default_rng(0).uniform(0.9, 1.1, known.throughputs.shape)
@@ -258,11 +275,11 @@ def where_all_differ_and_share() -> None:
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=512, help="jobs of a snapshot (default 512)")
-    parser.add_argument("--only", default="", help="public policies whose names have this in them")
-    parser.add_argument("--unlike", action="store_true", help="and snapshots where all jobs differ")
+    parser.add_argument("--largest", type=int, default=512, help="largest number of jobs of a snapshot (default 512)")
+    parser.add_argument("--only", default="", help="run only public policies with this text in their names")
+    parser.add_argument("--unlike", action="store_true", help="also run snapshots in which all jobs differ")
     asked = parser.parse_args()
     if not FOLDER.is_dir():
         print("the public snapshots do not lie beside the repository: nothing to compare with")
