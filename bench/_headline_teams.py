@@ -1,9 +1,8 @@
 """Figures 5.12 and 5.13: teams on three workers of each of three types; a job arrives every 24 rounds.
 
 The jobs are the published ones. Each job has three throughputs drawn uniformly from 0 to 1, sorted so that the K80 is
-the
-slowest and the V100 the fastest. Three teams with weights 1, 2 and 3 have six jobs each. In a team that shares fairly,
-the jobs' weights are 1 and 2 in turn.
+the slowest and the V100 the fastest. Three teams with weights 1, 2 and 3 have six jobs each. In a team that shares
+fairly, the jobs' weights are 1 and 2 in turn.
 """
 
 from collections.abc import Sequence

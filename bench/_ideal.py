@@ -2,8 +2,7 @@
 
 The policy is called at every arrival and at every completion. In between, each job progresses at its effective
 throughput: the sum of its throughputs weighted by its fractions of time. No real cluster can do this; rounds
-approximate
-it. Source: section 5.7.5.
+approximate it. Source: section 5.7.5.
 """
 
 from collections.abc import Sequence

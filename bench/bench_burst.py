@@ -3,10 +3,9 @@
     python -m bench.bench_burst [--rows | --printed | --whole | --simulated | --searched] [--model vgg16]
 
 The data is shared/data/deeppool: profiles of one A100, and the answers of the public planner. An answer is for a model,
-a
-number of GPUs, a batch size and an amplification limit. For each, the script compares the public planner's own time of
-its plan, the time of that plan under our costs, and the time of our plan. If a public plan exceeds its limit under our
-costs, it is also compared with our plan under the amplification that the public plan really has.
+a number of GPUs, a batch size and an amplification limit. For each, the script compares the public planner's own time
+of its plan, the time of that plan under our costs, and the time of our plan. If a public plan exceeds its limit under
+our costs, it is also compared with our plan under the amplification that the public plan really has.
 """
 
 import argparse

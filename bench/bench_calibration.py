@@ -3,9 +3,8 @@
     python bench/bench_calibration.py [--budget-s 8] [--jobs gpt gpt-wide vgg lstm]
 
 Each job is measured and sketched. Then each job is predicted with the calibration from each other job. The script
-prints
-one JSON line per pair: the error of the forward and backward time of the largest microbatch, summed over layers. Times
-are CPU seconds, because the speed of a shared machine changes.
+prints one JSON line per pair: the error of the forward and backward time of the largest microbatch, summed over layers.
+Times are CPU seconds, because the speed of a shared machine changes.
 """
 
 import argparse

@@ -3,9 +3,8 @@
     python -m bench.bench_cluster_simulator [--all] [--long]
 
 --all adds figures of the public simulator for more policies, seeds, arrival rates, solvers, and jobs with several
-workers
-(bench/public_simulator.json, which says how they were measured). --long adds a run of 5,000 jobs with an allocation at
-every event.
+workers (bench/public_simulator.json, which says how they were measured). --long adds a run of 5,000 jobs with an
+allocation at every event.
 
 Times are CPU seconds of this process. Answers and times of the public simulator are read from the data beside the
 repository, if it exists. Those times were measured on another machine, so the ratios of speed are rough.

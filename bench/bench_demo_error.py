@@ -4,15 +4,14 @@
     python bench/bench_demo_error.py --rounds 0       # summarize the runs in the file
 
 Each round runs the demo once under each load pattern. The script prints one JSON line per run and appends it to the
-file
-(bench/results/demo_error.jsonl). Then it prints one line per pattern, over all runs in the file:
+file (bench/results/demo_error.jsonl). Then it prints one line per pattern, over all runs in the file:
 
 - mean absolute error of the iteration time and its range, as predicted and at the machine's pace;
 - parts of the error (mean absolute values);
 - how much slower the plan that was predicted to be the fastest was than the fastest one.
 
-`third` is a process on the first core that is busy for 33 ms of every 100 ms (_load.py). Errors are
-(predicted - measured) / measured.
+`third` is a process on the first core that is busy for 33 ms of every 100 ms (_load.py). Errors are (predicted -
+measured) / measured.
 """
 
 import argparse

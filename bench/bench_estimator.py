@@ -4,10 +4,9 @@
 
 Each of the 26 job types of the public table is left out in turn and treated as new: its throughputs alone and those of
 some pairs are known. A job in a pair keeps a fraction of its throughput alone. The error is the mean absolute
-difference
-between the estimated and the published fraction, for both jobs of every pair of the new job and a reference job that
-was
-not measured. With --family all batch sizes of the new job's model are left out, so that no similar job is known.
+difference between the estimated and the published fraction, for both jobs of every pair of the new job and a reference
+job that was not measured. With --family all batch sizes of the new job's model are left out, so that no similar job is
+known.
 
     mean         the mean over reference jobs
     alone        the reference job with the most similar throughputs alone

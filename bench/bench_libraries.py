@@ -3,8 +3,7 @@
     python bench/bench_libraries.py
 
 Each line has a task, our milliseconds, the library's, and whether both give the same answer. Times are the best of
-five.
-Without scipy its lines are left out (`pip install -e '.[bench]'`).
+five. Without scipy its lines are left out (`pip install -e '.[bench]'`).
 """
 
 import importlib.util

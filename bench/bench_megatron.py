@@ -3,13 +3,11 @@
     python bench/bench_megatron.py [--only WORD] [--calibrate 0 9] [--adding]
 
 The source is sections 4.4 and 4.5 of the dissertation. The figures are achieved TFLOP/s per GPU, with operations
-counted
-as in equation 4.2: predicted by the planner, and measured. Two rows of Table 4.1 calibrate the efficiency of kernels on
-an A100 (`--calibrate` names them); everything else is predicted. Table 4.1 gives p, t, d and the batch size. The
-microbatch size and the number of chunks are not given; the planner chooses them. Recomputation is full, as in the
-source.
-Link speeds are the manufacturers': NVLink, and eight network cards of 200 Gbit/s per server. NCCL reaches 92 % of the
-cards' bandwidth, and 230 GB/s for a ring in a server.
+counted as in equation 4.2: predicted by the planner, and measured. Two rows of Table 4.1 calibrate the efficiency of
+kernels on an A100 (`--calibrate` names them); everything else is predicted. Table 4.1 gives p, t, d and the batch size.
+The microbatch size and the number of chunks are not given; the planner chooses them. Recomputation is full, as in the
+source. Link speeds are the manufacturers': NVLink, and eight network cards of 200 Gbit/s per server. NCCL reaches 92 %
+of the cards' bandwidth, and 230 GB/s for a ring in a server.
 """
 
 import argparse

@@ -5,8 +5,7 @@
 The distributed engine runs each plan. Worker processes are reused for all plans with the same number of workers, so a
 plan costs only its own steps. The script prints one JSON line per plan, then the least and the greatest error. A
 negative error is a prediction below the measurement, which must not happen. The last figure is the largest excess of
-the
-proven bound, which holds for any timing, over the prediction.
+the proven bound, which holds for any timing, over the prediction.
 """
 
 import argparse

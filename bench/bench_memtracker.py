@@ -5,10 +5,8 @@
 Each model runs on fake tensors under torch.distributed._tools.mem_tracker.MemTracker: a plain training loop of two
 updates with several microbatches. The model is also sketched, planned for one device, and simulated. The script prints
 one JSON line per configuration: the predicted bytes, the error (it must not be negative), the bytes at MemTracker's
-peak
-by their kind, and the peak bytes of live storages in the same loop without MemTracker. At the end it prints the least
-and
-the greatest error.
+peak by their kind, and the peak bytes of live storages in the same loop without MemTracker. At the end it prints the
+least and the greatest error.
 """
 
 import argparse
@@ -155,8 +153,7 @@ def batches_of(job: Job, samples: int, microbatches: int) -> list[dict[str, Any]
     """Microbatches of an update, created before memory is counted.
 
     The memory of the data set is not the model's: it keeps 1 GB of patterns for images of 1,000 classes, and needs
-    temporary
-    memory to create a sample.
+    temporary memory to create a sample.
     """
     firsts = range(0, samples * microbatches, samples)
     return [job.batch([i % len(job.data) for i in range(first, first + samples)]) for first in firsts]

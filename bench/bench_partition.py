@@ -3,13 +3,12 @@
     python -m bench.bench_partition [--sync ring] [--variants] [--plain] [--table]
 
 Each row is a public profile and a cluster. It has our least CPU time of a few runs, the reference's time, their ratio,
-both
-bottlenecks under section 2.4.1, and both configurations. Our runs begin without any cached state except the compiled
-loops. A "!" marks a reference plan that does not fit in its 16 GB. Then follow the synthetic NASNet-like graphs.
+both bottlenecks under section 2.4.1, and both configurations. Our runs begin without any cached state except the
+compiled loops. A "!" marks a reference plan that does not fit in its 16 GB. Then follow the synthetic NASNet-like
+graphs.
 
 With --table, the configurations of Table 2.2 are compared with the results for these profiles, under both readings of
-the
-all-reduce.
+the all-reduce.
 """
 
 import argparse

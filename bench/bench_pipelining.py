@@ -7,16 +7,12 @@ that other load on the machine affects both. torch sends messages over gloo. Hoc
 `hocket train` does on one machine; separate rows have Hocket over gloo, as between machines.
 
 The memory layout of a process makes each side some per cent faster or slower for the whole life of the process. The
-order
-in which the sides are created matters even more. So the processes are launched several times, each launch creates
-another
-side first, and each round begins with another side. Times are medians over all rounds. Ratios are computed in each
-round;
-the ratios of each launch are printed, too. Every side takes its optimizer step.
+order in which the sides are created matters even more. So the processes are launched several times, each launch creates
+another side first, and each round begins with another side. Times are medians over all rounds. Ratios are computed in
+each round; the ratios of each launch are printed, too. Every side takes its optimizer step.
 
-PipeDream and 2BW are compared with torch's 1F1B. With equal stages and free updates, a schedule without bubbles has
-(m + p - 1) / m times the throughput of 1F1B. The limit for these stages is lower for two reasons. The bubble is as long
-as
+PipeDream and 2BW are compared with torch's 1F1B. With equal stages and free updates, a schedule without bubbles has (m
++ p - 1) / m times the throughput of 1F1B. The limit for these stages is lower for two reasons. The bubble is as long as
 the other stage's microbatch, and additional weight updates (PipeDream) or copies of weights are work, not bubbles. The
 limit is computed from the median seconds of every kind of instruction, recorded in one more turn in the same processes.
 A turn of an asynchronous strategy also has one bubble, when the pipeline is filled and drained; it is counted.
@@ -100,8 +96,7 @@ def batch_s(strategy: str, stages: list[Seconds], batches: int) -> float:
     """Seconds of one batch of a turn, if transfers and the engine take no time.
 
     It is the slowest stage's work, plus the work of the other stages as its bubble. An asynchronous strategy has this
-    bubble
-    once in a turn.
+    bubble once in a turn.
     """
     once = [one["load"] + one["forward"] + one["backward"] for one in stages]
     steps = MICROBATCHES if strategy == "pipedream" else 1

@@ -6,14 +6,12 @@ Each row of the first table is a public policy and a snapshot. It has the CPU mi
 runs, each on a fresh snapshot without cached state), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS,
 one core, from the published data), their ratio, the required ratio, and our objective over the public one. The second
 table is for cvxpy, if it is installed. --unlike adds snapshots in which all jobs differ: a cold start, a start after
-one
-arrival or departure, and all pairs of jobs.
+one arrival or departure, and all pairs of jobs.
 
 The required speedup is 10; it is 100 if the public policy took more than 10 seconds. A "<" marks rows that miss it. The
 time to build the snapshot is not counted, because the public policies are given tables; docs/explanation/gavel.md lists
 that time and the rest. The time to load numba is not counted either. A process loads it once, after some calls of
-strict
-queues, so those rows are called a few times before they are timed.
+strict queues, so those rows are called a few times before they are timed.
 """
 
 import os

@@ -8,12 +8,10 @@ turns (hocket/training/calibrate/train_in_turns.py), so that they see the same m
 compared.
 
 Between turns a microbatch of the job is trained on all workers. The printed pace of the machine is the ratio of its
-time
-to the profiled time; it includes waits for cores. With `--scaled`, predictions are scaled by that pace.
+time to the profiled time; it includes waits for cores. With `--scaled`, predictions are scaled by that pace.
 
 The script prints one JSON line per plan: the iteration time, and the errors of peak tensor memory of all rounds. Then
-it
-prints the mean absolute error, the least and greatest memory error, and how well the order of plans was predicted:
+it prints the mean absolute error, the least and greatest memory error, and how well the order of plans was predicted:
 
 - Spearman's rank correlation over all plans;
 - share of pairs in the predicted order, of pairs that differ by at least 5 or 10 % and had the same order in every

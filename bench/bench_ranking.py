@@ -3,19 +3,14 @@
     python bench/bench_ranking.py [--workers 4 8] [--steps 8] [--rounds 1]
 
 A layout is (stages p, tensor-parallel width t, columns d) with a product equal to the number of workers. Each layout
-runs
-with the schedules that it allows: data_parallel; or flush, gpipe, two_bw, and interleaved with two chunks per device.
-The
-planner makes the cuts.
+runs with the schedules that it allows: data_parallel; or flush, gpipe, two_bw, and interleaved with two chunks per
+device. The planner makes the cuts.
 
 This process first measures the profiles of a device and of a tensor-parallel rank, and the cluster. Nothing is fitted
-to
-the runs. Plans of one width are trained in turns (hocket/training/calibrate/train_in_turns.py), so that they see the
-same
-machine. The script prints one JSON line per plan. For each number of workers it prints Spearman's rank correlation and
-the mean absolute error of the iteration time. Eight workers share this machine's cores, so that comparison is about
-work,
-waiting and memory, not about speed.
+to the runs. Plans of one width are trained in turns (hocket/training/calibrate/train_in_turns.py), so that they see the
+same machine. The script prints one JSON line per plan. For each number of workers it prints Spearman's rank correlation
+and the mean absolute error of the iteration time. Eight workers share this machine's cores, so that comparison is about
+work, waiting and memory, not about speed.
 """
 
 import argparse

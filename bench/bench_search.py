@@ -3,10 +3,8 @@
     python bench/bench_search.py
 
 It plans analytic models on up to 3,072 devices, homogeneous and heterogeneous, and searches all strategies for a
-profile
-with 64 layers. For each cluster it prints the number of choices, the number of simulated choices, and CPU seconds.
-Analytic
-models are searched twice in this process: the first search includes all imports.
+profile with 64 layers. For each cluster it prints the number of choices, the number of simulated choices, and CPU
+seconds. Analytic models are searched twice in this process: the first search includes all imports.
 """
 
 import time
@@ -65,7 +63,10 @@ def by_sizes(synchronous: bool | None = None) -> None:
 
 
 def main() -> None:
-    """Search for analytic models on homogeneous and heterogeneous devices, then for a profile on up to eight servers."""
+    """Search for analytic models on homogeneous and heterogeneous devices.
+
+    Then search for a profile on up to eight servers of eight devices.
+    """
     by_sizes()
     by_sizes(synchronous=False)
     on_unlike_devices()

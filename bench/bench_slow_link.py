@@ -2,12 +2,11 @@
 
     python bench/bench_slow_link.py
 
-Two workers train a VGG-style network. They are in two network namespaces, joined by a veth pair that is shaped to
-200 Mbit/s, then to 2 Gbit/s. For each speed, the link is measured and the job is profiled. The planner chooses twice:
-among synchronous strategies (the default), and among all (`--stale`: weights may lag by one or more updates). Both
-plans
-and DDP train in turn. The figures are ratios of median iteration times of the same run. The script needs root and
-iproute2; without them it prints so and stops.
+Two workers train a VGG-style network. They are in two network namespaces, joined by a veth pair that is shaped to 200
+Mbit/s, then to 2 Gbit/s. For each speed, the link is measured and the job is profiled. The planner chooses twice: among
+synchronous strategies (the default), and among all (`--stale`: weights may lag by one or more updates). Both plans and
+DDP train in turn. The figures are ratios of median iteration times of the same run. The script needs root and iproute2;
+without them it prints so and stops.
 """
 
 import json

@@ -3,9 +3,8 @@
     python -m bench.bench_spot FOLDER [--work 0.8] [--hours 30]
 
 FOLDER has availability logs of instances, in the layout of the published data (docs/explanation/prices.md). Without it,
-the
-published data beside the repository are used. Logs without any granted instance are skipped. In every other log a job
-begins every six hours. It needs --work times --hours of compute, and its deadline is --hours after its begin.
+the published data beside the repository are used. Logs without any granted instance are skipped. In every other log a
+job begins every six hours. It needs --work times --hours of compute, and its deadline is --hours after its begin.
 
 A change of workers costs 5 minutes, and a round lasts 6. Prices are those of p3.2xlarge in us-west-2 in 2023, as in the
 paper's Table 4: 0.92 dollars per hour for spot and 3.06 on demand. A preemption loses all work since the begin of the

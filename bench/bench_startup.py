@@ -3,8 +3,7 @@
     python bench/bench_startup.py
 
 `wall_s` is the median of several runs. `cpu_s` is the least, which other load on the machine does not change. The goal
-is
-0.4 s. As in normal use, compiled files are reused by later processes; they are in their own folder.
+is 0.4 s. As in normal use, compiled files are reused by later processes; they are in their own folder.
 """
 
 import json

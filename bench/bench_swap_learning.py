@@ -3,18 +3,15 @@
     python -m bench.bench_swap_learning 40      # number of steps
 
 The model is a small GPT, with packs of three sizes, and swaps in the compute lane or one operation ahead. A worker
-process
-trains each plan on one device. Then each plan is predicted from the profile, and from the profile corrected by the run
-of
-each other plan. A correction contains, of the link to the host:
+process trains each plan on one device. Then each plan is predicted from the profile, and from the profile corrected by
+the run of each other plan. A correction contains, of the link to the host:
 
 - its rate only;
 - its latency and rate;
 - its latency and rate, learned only from plans that prefetch equally many operations ahead.
 
 The table has mean errors, and mean absolute errors in parentheses. On a shared machine the result is meaningless,
-because
-a worker that gets only a part of a core is several times as slow.
+because a worker that gets only a part of a core is several times as slow.
 """
 
 import sys

@@ -3,8 +3,7 @@
     python -m bench.bench_swap_parts
 
 The model is GPT-2 XL from its sizes: 1.5 billion weights, float32 and Adam, 25 GB of state. There are four V100s; a job
-may
-use 10 GiB of each. They share a host link of 11.5 GiB/s in each direction. Nothing is measured, and it takes two
+may use 10 GiB of each. They share a host link of 11.5 GiB/s in each direction. Nothing is measured, and it takes two
 minutes.
 """
 

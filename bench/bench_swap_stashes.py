@@ -3,8 +3,7 @@
     python -m bench.bench_swap_stashes
 
 The search keeps stashes if that is faster. The models are a GPT with about 40 layers, sketched so that nothing is
-measured,
-and chains of equal layers. The table has simulated samples per second, and CPU seconds of both searches.
+measured, and chains of equal layers. The table has simulated samples per second, and CPU seconds of both searches.
 """
 
 import time

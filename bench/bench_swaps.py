@@ -3,8 +3,7 @@
     python -m bench.bench_swaps
 
 The model is a chain of eight equal layers. Each has 100 MB of weights, 100 MB of gradients and 100 MB of momentum, and
-takes
-150 ms per microbatch. There are four microbatches per device, a link of 1 GB/s, and devices of 650 MB. Nothing is
+takes 150 ms per microbatch. There are four microbatches per device, a link of 1 GB/s, and devices of 650 MB. Nothing is
 measured, and it takes seconds.
 """
 

@@ -3,9 +3,8 @@
     python -m bench.bench_swaps_measured 1 2    # numbers of devices
 
 The model is a GPT with about 40 layers. There are two microbatches per device, and budgets of 18 % of weights,
-gradients
-and Adam's state. The link is shaped (`hocket train --host-link`): swaps of all workers wait as if they shared a link of
-that many bytes per second.
+gradients and Adam's state. The link is shaped (`hocket train --host-link`): swaps of all workers wait as if they shared
+a link of that many bytes per second.
 """
 
 import sys

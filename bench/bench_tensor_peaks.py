@@ -3,10 +3,8 @@
     python bench/bench_tensor_peaks.py [--steps 3]
 
 The GPT has 4 blocks of width 128 and sequences of 256. A batch has two microbatches of 4. It trains with dropout and
-Adam.
-Ranks are processes over gloo on this machine. The peak is the largest number of bytes of tensors that the engine counts
-on
-a rank. It does not depend on the speed of the machine.
+Adam. Ranks are processes over gloo on this machine. The peak is the largest number of bytes of tensors that the engine
+counts on a rank. It does not depend on the speed of the machine.
 """
 
 import argparse

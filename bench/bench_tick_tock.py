@@ -4,8 +4,7 @@
 
 The figure is a ratio of CPU seconds, not of wall time, so that other load on the machine matters little. The simulator
 assumes 1 (shares of a core add up). The excess is the cost of caches and of Python's lock. The model is a GPT with 4
-blocks
-of width 128, and microbatches of 2.
+blocks of width 128, and microbatches of 2.
 """
 
 import argparse

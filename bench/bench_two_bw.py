@@ -5,9 +5,8 @@
 
 The paper names models by their number of parameters and prints no sizes; the sizes below have that many parameters. A
 server has eight V100s of 16 GB with NVLink; servers are joined by 25 Gbit/s. Unless a figure says otherwise, each
-system
-uses its fastest microbatch size, a power of two that fits in 16 GB. Blocks are recomputed, and numbers have 16 bits.
-`hocket.cost.analytic.transformer` predicts times and bytes. Each row has the statement of the source's text.
+system uses its fastest microbatch size, a power of two that fits in 16 GB. Blocks are recomputed, and numbers have 16
+bits. `hocket.cost.analytic.transformer` predicts times and bytes. Each row has the statement of the source's text.
 """
 
 import argparse

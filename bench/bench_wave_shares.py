@@ -5,8 +5,8 @@
 Throughput is relative to data parallelism. The backward pass takes twice as long as the forward pass, and nothing else
 takes time. If two waves together need more than the whole device, they slow each other down. With `align: both`, as in
 Wavelet, backward passes of the waves wait for each other, and so do forward passes. With `align: forwards`, only
-forward
-passes wait. With `recompute`, there is one stash at a time; data parallelism keeps its stashes in the first three rows.
+forward passes wait. With `recompute`, there is one stash at a time; data parallelism keeps its stashes in the first
+three rows.
 """
 
 from dataclasses import replace
@@ -27,7 +27,10 @@ CLUSTER = Cluster("one", (Level("server", 2, 1e30),), "v100-16gb")
 
 
 def profile(share: float) -> ModelProfile:
-    """Profile of one layer: a microbatch of one sample needs `share` of a device, one of 1,000 samples needs all of it."""
+    """Profile of one layer.
+
+    A microbatch of one sample needs `share` of a device; one of 1,000 samples needs all of it.
+    """
     plain = chain(
         1,
         forward_s=FORWARD_S,

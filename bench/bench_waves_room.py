@@ -3,13 +3,11 @@
     python bench/bench_waves_room.py
 
 The model is VGG-16 (553 MB of weights) from the published profile, on V100s as in sections 4.1.1 and 4.1.2 of Wavelet:
-in
-one server with NVLink of 25 GB/s, and in two servers with 25 Gb/s. The samples of a wave use half of a device. Data
+in one server with NVLink of 25 GB/s, and in two servers with 25 Gb/s. The samples of a wave use half of a device. Data
 parallelism trains on as many samples per iteration as two waves, and sums their gradients once.
 
 "network" marks cases in which Hocket's first estimate has no room for a second wave, because its sums of gradients
-would
-keep the network busy for too long.
+would keep the network busy for too long.
 """
 
 from dataclasses import replace

@@ -1,12 +1,9 @@
 """Published answers of the public PipeDream optimizer (reference.json), as placements for our cost model.
 
 An answer lists, outermost level first, [state range, compute seconds, replicas]. States are numbered in the order of
-that
-run's own linearization of the graph, which differs from run to run. But the file has the compute time of each range, so
-a
-boundary is the downset with that cumulative time. If operators without cost make several downsets match, the
-combination
-that is cheapest under our cost model is taken: the reference gets the benefit of the doubt.
+that run's own linearization of the graph, which differs from run to run. But the file has the compute time of each
+range, so a boundary is the downset with that cumulative time. If operators without cost make several downsets match,
+the combination that is cheapest under our cost model is taken: the reference gets the benefit of the doubt.
 """
 
 import json

@@ -8,8 +8,7 @@
 The first argument is a module of this folder. All other arguments are passed on to it. Pages in docs/ cite these files.
 
 --again runs the command in each file again, and prints one line per file: the largest relative difference between an
-old
-and a new number at the same place, and the line of that number. Measured seconds differ between machines.
+old and a new number at the same place, and the line of that number. Measured seconds differ between machines.
 """
 
 import os
