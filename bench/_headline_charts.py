@@ -46,8 +46,8 @@ def write(folder: Path, kept: Kept, windows: dict[str, tuple[int, int]], high: d
             if (row := kept.rows.get(case.key)) is not None
         ]
         jobs = "jobs {} to {}"
-        told = f"{title}, {jobs.format(*COUNTED)}"
-        page = load_report_html(rows, told, times, f"{high[trace]:g} jobs an hour, {jobs.format(*windows[trace])}")
+        heading = f"{title}, {jobs.format(*COUNTED)}"
+        page = load_report_html(rows, heading, times, f"{high[trace]:g} jobs an hour, {jobs.format(*windows[trace])}")
         write_atomic(folder / f"load_{trace}.html", page)
     for policy in ("fairness", "fifo"):
         write_atomic(folder / f"teams_{policy}.html", cluster_report_html(teams.runs(0, policy)))

@@ -46,7 +46,7 @@ def options_of(blind: bool = False, seed: int = 0) -> SimulatorOptions:
     return replace(options, settings=replace(options.settings, gifts="free", hold_first=True))
 
 
-class StaysTogether:
+class StickyGandiva:
     """Gandiva packing: pairs that were drawn once stay together while that helps."""
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +60,7 @@ class StaysTogether:
         return found
 
 
-def first_come(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+def fifo(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """FIFO: only jobs with an allocation run.
 
     Arguments:
@@ -74,7 +74,7 @@ def first_come(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions
     return make
 
 
-def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+def by_name(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """Policy by name; each run gets its own policy object."""
 
     def make(seed: int) -> tuple[Policy, SimulatorOptions]:
@@ -83,7 +83,7 @@ def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[in
     return make
 
 
-def paying(name: str, to_the_second: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+def cost_policy(name: str, without_rounds: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
     """Cost policy: one queue for all types, and jobs run only where the allocation sends them.
 
     Otherwise all jobs would run on V100s first.
@@ -92,12 +92,12 @@ def paying(name: str, to_the_second: bool = False) -> Callable[[int], tuple[Poli
     def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         options, policy = options_of(seed=seed), policy_named(name)
         options = replace(options, settings=replace(options.settings, queue="global", fill=False))
-        return (ToTheSecond(policy) if to_the_second else policy), options
+        return (WithoutRounds(policy) if without_rounds else policy), options
 
     return make
 
 
-class ToTheSecond:
+class WithoutRounds:
     """A policy without knowledge of rounds: it plans deadlines to the second, as the public one does."""
 
     def __init__(self, policy: Policy) -> None:
@@ -109,25 +109,25 @@ class ToTheSecond:
 
 
 POLICIES: dict[str, Callable[[int], tuple[Policy, SimulatorOptions]]] = {
-    "LAS": named("max_min_fairness", blind=True),
-    "LAS aware": named("max_min_fairness"),
-    "LAS aware, sharing": named("max_min_fairness", sharing=True),
-    "Gandiva": lambda seed: (StaysTogether(seed), replace(options_of(seed=seed), space_sharing=True)),
-    "AlloX": named("allox"),
-    "FIFO": first_come(overbook=False),
-    "FIFO, public": first_come(overbook=True),
-    "FIFO, moving": named("fifo", blind=True),
-    "FIFO aware": named("fifo"),
-    "FIFO aware, sharing": named("fifo", sharing=True),
-    "FTF": named("finish_time_fairness", blind=True),
-    "FTF aware": named("finish_time_fairness"),
-    "isolated": named("isolated"),
-    "makespan aware": named("makespan"),
-    "makespan aware, sharing": named("makespan", sharing=True),
-    "most throughput": paying("max_sum_throughput"),
-    "least cost": paying("min_cost"),
-    "least cost, SLOs": paying("min_cost_slo"),
-    "least cost, SLOs, to the second": paying("min_cost_slo", to_the_second=True),
+    "LAS": by_name("max_min_fairness", blind=True),
+    "LAS aware": by_name("max_min_fairness"),
+    "LAS aware, sharing": by_name("max_min_fairness", sharing=True),
+    "Gandiva": lambda seed: (StickyGandiva(seed), replace(options_of(seed=seed), space_sharing=True)),
+    "AlloX": by_name("allox"),
+    "FIFO": fifo(overbook=False),
+    "FIFO, public": fifo(overbook=True),
+    "FIFO, moving": by_name("fifo", blind=True),
+    "FIFO aware": by_name("fifo"),
+    "FIFO aware, sharing": by_name("fifo", sharing=True),
+    "FTF": by_name("finish_time_fairness", blind=True),
+    "FTF aware": by_name("finish_time_fairness"),
+    "isolated": by_name("isolated"),
+    "makespan aware": by_name("makespan"),
+    "makespan aware, sharing": by_name("makespan", sharing=True),
+    "most throughput": cost_policy("max_sum_throughput"),
+    "least cost": cost_policy("min_cost"),
+    "least cost, SLOs": cost_policy("min_cost_slo"),
+    "least cost, SLOs, to the second": cost_policy("min_cost_slo", without_rounds=True),
 }
 
 
@@ -238,7 +238,7 @@ def row(case: Case, found: ClusterRun, took_s: float) -> Row:
     chosen = found.records[case.first : case.last]
     heavy = [r for r in chosen if r.job.weight > 1]
     light = [r for r in chosen if r.job.weight == 1]
-    there = sum(found.capacity_s)
+    worker_s = sum(found.capacity_s)
     return Row(
         len(chosen),
         _mean(jct_s(chosen)),
@@ -248,7 +248,7 @@ def row(case: Case, found: ClusterRun, took_s: float) -> Row:
         sum(violates(r, found.ended_s) for r in chosen),
         _mean(jct_s(heavy)),
         _mean(jct_s(light)),
-        float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / there if there else 0.0,
+        float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / worker_s if worker_s else 0.0,
         round(took_s, 2),
         case.last is None or len(found.records) < MORE * case.last,
         tuple(np.round(jct_s(chosen)).astype(int).tolist()),

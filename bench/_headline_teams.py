@@ -60,14 +60,14 @@ def blind(snapshot: Snapshot) -> Allocation:
 
 def worth(seed: int, policy: str) -> np.ndarray:
     """Total normalized throughput with 1, 2, ... jobs: agnostic in row 0, aware in row 1."""
-    steps, there = throughputs(seed), jobs(policy)
+    steps, all_jobs = throughputs(seed), jobs(policy)
     columns = tuple(Placement(k) for k in range(len(TYPES)))
     found = np.zeros((2, JOBS))
     for count in range(1, JOBS + 1):
-        active = tuple(Active(job, _STEPS) for job in there[:count])
+        active = tuple(Active(job, _STEPS) for job in all_jobs[:count])
         snapshot = Snapshot(TYPES, columns, active, steps[:count], entities=teams(policy))
-        for way, allocate in enumerate((blind, aware)):
-            found[way, count - 1] = (allocate(snapshot).throughput(snapshot) / equal_share(snapshot)).sum()
+        for row, allocate in enumerate((blind, aware)):
+            found[row, count - 1] = (allocate(snapshot).throughput(snapshot) / equal_share(snapshot)).sum()
     return found
 
 

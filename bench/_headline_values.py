@@ -36,7 +36,7 @@ ALL = Scope({"single": (4000, 5000), "multiple": (4000, 5000)}, (1000, 1500), (0
 HIGH = {"single": 5.6, "multiple": 2.6}  # jobs per hour of the CDFs, Figures 5.9b, 5.10b and 5.11b
 
 
-class Asked:
+class ScopedRuns:
     """Rows of a scope, by the kind of trace."""
 
     def __init__(self, kept: Kept, scope: Scope) -> None:
@@ -67,7 +67,7 @@ class Asked:
         return self.kept(Case(trace, 500.0, policy, seed, workers=500))
 
 
-Value = Callable[[Asked, int], float | None]
+Value = Callable[[ScopedRuns, int], float | None]
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ def _over(rows: Sequence[Row | None], of: Callable[[Row], float]) -> float | Non
 
 def jct(trace: str, slow: str, fast: str, load: float | None = None, part: bool = False) -> Value:
     """Ratio of the average JCTs under two policies."""
-    return lambda ask, seed: _over(
-        [ask.continuous(trace, p, seed, load, part) for p in (slow, fast)], lambda row: row.avg_jct_s
+    return lambda runs, seed: _over(
+        [runs.continuous(trace, p, seed, load, part) for p in (slow, fast)], lambda row: row.avg_jct_s
     )
 
 
-def ftf_jct(ask: Asked, seed: int) -> float | None:
+def ftf_jct(runs: ScopedRuns, seed: int) -> float | None:
     """Ratio of the average JCTs under finish-time fairness; in the full scope, of the paper's window."""
-    window = (4000, 5000) if ask.scope is ALL else ask.scope.part
-    rows = [ask.kept(Case("multiple", HIGH["multiple"], p, seed, *window)) for p in ("FTF", "FTF aware")]
+    window = (4000, 5000) if runs.scope is ALL else runs.scope.part
+    rows = [runs.kept(Case("multiple", HIGH["multiple"], p, seed, *window)) for p in ("FTF", "FTF aware")]
     return _over(rows, lambda row: row.avg_jct_s)
 
 
@@ -134,28 +134,30 @@ def published_at(slow: str, fast: str) -> Value:
     The published notebook has each policy's average JCT of seed 0 at this load.
     """
     window = 4000, 5000
-    return lambda ask, seed: _over(
-        [ask.kept(Case("multiple", 1.2, p, seed, *window)) if ask.scope is ALL else None for p in (slow, fast)],
+    return lambda runs, seed: _over(
+        [runs.kept(Case("multiple", 1.2, p, seed, *window)) if runs.scope is ALL else None for p in (slow, fast)],
         lambda row: row.avg_jct_s,
     )
 
 
 def heavy(of: Callable[[Row], float]) -> Value:
     """Ratio of average JCTs of the jobs of one priority."""
-    return lambda ask, seed: _over([ask.continuous("priorities", p, seed, part=True) for p in ("LAS", "LAS aware")], of)
-
-
-def rho(ask: Asked, seed: int) -> float | None:
-    """Ratio of average rho; each rho is relative to one n-th of the cluster at every moment."""
-    return _over(
-        [ask.continuous("multiple", p, seed, part=True) for p in ("FTF", "FTF aware")], lambda row: row.avg_rho
+    return lambda runs, seed: _over(
+        [runs.continuous("priorities", p, seed, part=True) for p in ("LAS", "LAS aware")], of
     )
 
 
-def rho_of_runs(ask: Asked, seed: int) -> float | None:
+def rho(runs: ScopedRuns, seed: int) -> float | None:
+    """Ratio of average rho; each rho is relative to one n-th of the cluster at every moment."""
+    return _over(
+        [runs.continuous("multiple", p, seed, part=True) for p in ("FTF", "FTF aware")], lambda row: row.avg_rho
+    )
+
+
+def rho_of_runs(runs: ScopedRuns, seed: int) -> float | None:
     """Ratio of average rho as in the public figures: JCT over the JCT of the same job in a run with isolated shares."""
-    alone = ask.continuous("multiple", "isolated", seed, part=True)
-    rows = [ask.continuous("multiple", p, seed, part=True) for p in ("FTF", "FTF aware")]
+    alone = runs.continuous("multiple", "isolated", seed, part=True)
+    rows = [runs.continuous("multiple", p, seed, part=True) for p in ("FTF", "FTF aware")]
     if alone is None or not alone.complete:
         return None
     return _over(rows, lambda row: mean(a / b for a, b in zip(row.jct_s, alone.jct_s, strict=True)))
@@ -163,21 +165,21 @@ def rho_of_runs(ask: Asked, seed: int) -> float | None:
 
 def makespan(trace: str, slow: str, fast: str) -> Value:
     """Ratio of the makespans under two policies."""
-    return lambda ask, seed: _over([ask.static(trace, p, seed) for p in (slow, fast)], lambda row: row.makespan_s)
+    return lambda runs, seed: _over([runs.static(trace, p, seed) for p in (slow, fast)], lambda row: row.makespan_s)
 
 
 def cost(policy: str, trace: str = "cost, Figure 5.1") -> Value:
     """Ratio of the cost under most throughput to the cost under `policy`."""
-    return lambda ask, seed: _over(
-        [ask.cost(p, seed, trace) for p in ("most throughput", policy)], lambda row: row.cost_usd
+    return lambda runs, seed: _over(
+        [runs.cost(p, seed, trace) for p in ("most throughput", policy)], lambda row: row.cost_usd
     )
 
 
 def late(policy: str, trace: str = "cost, Figure 5.1") -> Value:
     """Fraction of the jobs that miss their SLO."""
 
-    def value(ask: Asked, seed: int) -> float | None:
-        row = ask.cost(policy, seed, trace)
+    def value(runs: ScopedRuns, seed: int) -> float | None:
+        row = runs.cost(policy, seed, trace)
         return None if row is None else row.late / row.jobs
 
     return value
@@ -189,11 +191,11 @@ def sustained(trace: str, slow: str, fast: str) -> Value:
     If no simulated load reaches that JCT, the figure is a lower bound.
     """
 
-    def value(ask: Asked, seed: int) -> float | None:
-        level, row = ask.continuous(trace, slow, seed), ask.continuous(trace, fast, seed)
-        if seed != ask.scope.seeds[0] or level is None or row is None:
+    def value(runs: ScopedRuns, seed: int) -> float | None:
+        level, row = runs.continuous(trace, slow, seed), runs.continuous(trace, fast, seed)
+        if seed != runs.scope.seeds[0] or level is None or row is None:
             return None
-        loads = ((load, ask.continuous(trace, fast, seed, load)) for load in ask.scope.rates.get(trace, ()))
+        loads = ((load, runs.continuous(trace, fast, seed, load)) for load in runs.scope.rates.get(trace, ()))
         own = [(HIGH[trace], row.avg_jct_s), *((load, found.avg_jct_s) for load, found in loads if found is not None)]
         reached = load_sustained(own, [(HIGH[trace], level.avg_jct_s)])
         return None if reached is None else reached.factor
@@ -208,7 +210,7 @@ def less(policy: str, published: bool = True) -> Value:
         published: True for the published jobs, which are drawn with seed 0; False for jobs of other seeds.
     """
 
-    def value(ask: Asked, seed: int) -> float | None:
+    def value(runs: ScopedRuns, seed: int) -> float | None:
         if published != (seed == 0):
             return None
         blind, aware = teams.worth(seed, policy)[:, -1]

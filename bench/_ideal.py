@@ -31,20 +31,20 @@ def ideal_jct_s(
     steps_per_s = table.throughputs(table.rows(jobs), cluster)
     remaining = np.array([job.steps for job in jobs])
     finished_s = np.full(len(jobs), np.nan)
-    here: list[int] = []
-    came, now_s, waiting = 0, 0.0, set(range(first, last))
+    present: list[int] = []
+    arrived, now_s, waiting = 0, 0.0, set(range(first, last))
     while waiting:
-        while came < len(jobs) and arrives_s[came] <= now_s:
-            here.append(came)
-            came += 1
-        rate = np.zeros(len(here))
-        if here:
-            active = tuple(Active(jobs[k], float(remaining[k]), now_s - arrives_s[k]) for k in here)
-            there = Snapshot(cluster.types, cluster.columns, active, steps_per_s[here], now_s=now_s)
-            rate = policy(there).throughput(there)
-        own = np.array(here, dtype=np.int64)
-        ends_s = now_s + np.divide(remaining[own], rate, out=np.full(len(here), inf), where=rate > 0)
-        next_s = min(float(ends_s.min(initial=inf)), arrives_s[came] if came < len(jobs) else inf)
+        while arrived < len(jobs) and arrives_s[arrived] <= now_s:
+            present.append(arrived)
+            arrived += 1
+        rate = np.zeros(len(present))
+        if present:
+            active = tuple(Active(jobs[k], float(remaining[k]), now_s - arrives_s[k]) for k in present)
+            snapshot = Snapshot(cluster.types, cluster.columns, active, steps_per_s[present], now_s=now_s)
+            rate = policy(snapshot).throughput(snapshot)
+        own = np.array(present, dtype=np.int64)
+        ends_s = now_s + np.divide(remaining[own], rate, out=np.full(len(present), inf), where=rate > 0)
+        next_s = min(float(ends_s.min(initial=inf)), arrives_s[arrived] if arrived < len(jobs) else inf)
         if next_s == inf:
             raise InternalError("ideal baseline: nobody has any time, and nobody comes")
         done = ends_s <= next_s
@@ -52,6 +52,6 @@ def ideal_jct_s(
         now_s = next_s
         finished_s[own[done]] = now_s
         waiting.difference_update(own[done].tolist())
-        here = own[~done].tolist()
+        present = own[~done].tolist()
     found: np.ndarray = (finished_s - np.array(arrives_s))[first:last]
     return found

@@ -34,12 +34,12 @@ WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
 
 def main() -> None:
     """Measure as the arguments say."""
-    path, folder, what, count, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+    path, folder, mode, count, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, cpu, progress = dist.get_rank(), torch.device("cpu"), Heartbeat.private()
     job = load_job(path)
-    if what == "draw":
+    if mode == "draw":
         plan, drawing = Plan.read(folder / "default.yaml"), BucketSampling(count, steps, THREADS)
         captured = capture(job, plan.microbatch_size)
         found: Any = measure(captured, plan, rank, cpu, drawing, Telemetry(progress, lambda event: None))

@@ -244,12 +244,12 @@ def main() -> None:
     parser.add_argument("--points", action="store_true", help="print every point of figure 10")
     parser.add_argument("--mechanisms", action="store_true", help="also print figure 11: the effect of each mechanism")
     parser.add_argument("--overlap", action="store_true", help="overlap all-reduces with the backward pass")
-    asked = parser.parse_args()
-    for model in [asked.model] if asked.model else MODELS:
-        bench = Bench(model, asked.overlap)
+    arguments = parser.parse_args()
+    for model in [arguments.model] if arguments.model else MODELS:
+        bench = Bench(model, arguments.overlap)
         overview(bench)
-        tradeoff(bench, asked.points)
-        if asked.mechanisms:
+        tradeoff(bench, arguments.points)
+        if arguments.mechanisms:
             mechanisms(bench)
 
 

@@ -280,15 +280,15 @@ def main() -> None:
         "--simulated", action="store_true", help="compare plans of chains with their simulated programs"
     )
     parser.add_argument("--searched", action="store_true", help="print the best plans of all strategies under limits")
-    chosen = parser.parse_args()
-    models = [chosen.model] if chosen.model else list(MODELS)
+    arguments = parser.parse_args()
+    models = [arguments.model] if arguments.model else list(MODELS)
     modes = {"printed": printed, "whole": whole, "simulated": simulated, "searched": searched}
     for name, show in modes.items():
-        if getattr(chosen, name):
+        if getattr(arguments, name):
             show(models)
             return
     searches(models)
-    comparison(models, chosen.rows)
+    comparison(models, arguments.rows)
 
 
 if __name__ == "__main__":

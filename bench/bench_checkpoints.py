@@ -31,11 +31,11 @@ job = models.job("gpt", n_layer=4, d_model=320, n_head=5, seq=64, batch_size=8, 
 
 def main() -> None:
     """Train the variants in turn, and print a table."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--steps", type=int, default=40)
-    asked.add_argument("--every", type=int, default=10)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--every", type=int, default=10)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = folder / "job.py"

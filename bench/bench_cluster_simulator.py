@@ -77,7 +77,7 @@ def timed(work: Workload, policy: Policy, options: SimulatorOptions) -> tuple[Cl
     return run, time.process_time() - began
 
 
-def beside_the_public_one() -> None:
+def compare_with_public() -> None:
     """Print one line per policy, with the public simulator's answer."""
     reference = json.loads((FOLDER / "reference.json").read_text())
     work = read_workload(FOLDER / "single_r4_s0.json")
@@ -97,7 +97,7 @@ def beside_the_public_one() -> None:
         )
 
 
-def beside_what_was_measured() -> None:
+def compare_with_measured() -> None:
     """Print one line per run of the public simulator.
 
     Runs that differ only in the public simulator's solver are one run here.
@@ -133,11 +133,11 @@ def long_trace() -> None:
 def main() -> None:
     """Print all tables."""
     if (FOLDER / "reference.json").exists():
-        beside_the_public_one()
+        compare_with_public()
     else:
         print(f"No public answers at {FOLDER}: nothing to compare with.")
     if "--all" in sys.argv[1:] and FOLDER.exists():
-        beside_what_was_measured()
+        compare_with_measured()
     if "--long" in sys.argv[1:]:
         long_trace()
 

@@ -65,11 +65,13 @@ def error(found: np.ndarray, truth: np.ndarray, measured: Sequence[tuple[int, in
     return float(np.abs(found - truth)[unknown].mean())
 
 
-def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int], seed: int) -> list[dict[str, float]]:
+def errors_of_kind(
+    table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int], seed: int
+) -> list[dict[str, float]]:
     """Errors of all methods for one new job, by the number of measured pairs."""
     model = kind[0].split(" (")[0]
-    out = {other for other in table.kinds if other == kind or (family and other[0].split(" (")[0] == model)}
-    reference, row = without(table, out), table.row[kind]
+    excluded = {other for other in table.kinds if other == kind or (family and other[0].split(" (")[0] == model)}
+    reference, row = without(table, excluded), table.row[kind]
     at = [table.row[k] for k in reference.kinds]
     truth = np.stack([table.kept[row, at], table.kept[at, row]])
     start = {
@@ -78,7 +80,7 @@ def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int],
     places = start["estimate"].fingerprints.places
     every = [(r, c) for r in range(len(at)) for c in places]
     random = [every[k] for k in np.random.default_rng(seed).permutation(len(every))]
-    told = [(reference.row[k], reference.column[p]) for k, p in start["estimate"].to_measure(kind, max(counts))]
+    requested = [(reference.row[k], reference.column[p]) for k, p in start["estimate"].to_measure(kind, max(counts))]
 
     def estimated(estimator: Estimator, pairs: list[tuple[int, int]]) -> float:
         seen = (
@@ -90,18 +92,19 @@ def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int],
         kept = estimator.with_measured(seen).table.kept
         return error(np.stack([kept[-1, :-1], kept[:-1, -1]]), truth, pairs, places)
 
-    far = np.log(reference.alone[:, places]) - np.log(table.alone[row, places])  # also compare ratios between types
-    near = int((np.abs(far).sum(1) + np.abs(far[:, 1:] - far[:, :1]).sum(1)).argmin())
+    # The distance also compares ratios between types.
+    distance = np.log(reference.alone[:, places]) - np.log(table.alone[row, places])
+    nearest = int((np.abs(distance).sum(1) + np.abs(distance[:, 1:] - distance[:, :1]).sum(1)).argmin())
     guesses = {
         "mean": np.stack([reference.kept.mean(0), reference.kept.mean(1)]),
-        "alone": np.stack([reference.kept[near], reference.kept[:, near]]),
+        "alone": np.stack([reference.kept[nearest], reference.kept[:, nearest]]),
     }
     rows = []
     for count in counts:
         pairs = random[:count]
         found = {name: error(guess, truth, pairs, places) for name, guess in guesses.items()}
         found |= {name: estimated(estimator, pairs) for name, estimator in start.items()}
-        rows.append({**found, "told": estimated(start["estimate"], told[:count])})
+        rows.append({**found, "told": estimated(start["estimate"], requested[:count])})
     return rows
 
 
@@ -111,7 +114,7 @@ def errors(
     """Mean errors, by the number of measured pairs."""
     table = throughputs_json.packaged()
     kinds = kinds or [kind for kind in table.kinds if kind[1] == 1]
-    found = [one(table, kind, family, counts, seed) for seed in range(seeds) for kind in kinds]
+    found = [errors_of_kind(table, kind, family, counts, seed) for seed in range(seeds) for kind in kinds]
     names = list(found[0][0])
     return [{name: float(np.mean([job[k][name] for job in found])) for name in names} for k in range(len(counts))]
 

@@ -30,8 +30,8 @@ from _headline_values import (
     LATE,
     LESS,
     QUICK,
-    Asked,
     Headline,
+    ScopedRuns,
     cost,
     ftf_jct,
     heavy,
@@ -136,11 +136,11 @@ class Line(NamedTuple):
     what: str
 
 
-def lines(ask: Asked, word: str = "") -> list[Line]:
+def lines(runs: ScopedRuns, word: str = "") -> list[Line]:
     """Headlines with available runs and `word` in their names; the largest shortfall comes first."""
     found = []
     for headline in HEADLINES:
-        every = [headline.value(ask, seed) for seed in ask.scope.seeds] if word in headline.name else []
+        every = [headline.value(runs, seed) for seed in runs.scope.seeds] if word in headline.name else []
         values = [value for value in every if value is not None]
         if values:
             show = headline.kind.show.format
@@ -166,15 +166,15 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="run nothing; use headlines.json (the paper's windows)")
     parser.add_argument("--only", default="", help="select headlines with this text in their names")
     parser.add_argument("--report", type=Path, help="write charts to this folder")
-    told = parser.parse_args()
-    scope = ALL if told.all or told.kept else QUICK
-    ask = Asked(Kept(KEPT if told.all or told.kept else None, only=told.kept), scope)
-    found = lines(ask, told.only)
+    arguments = parser.parse_args()
+    scope = ALL if arguments.all or arguments.kept else QUICK
+    runs = ScopedRuns(Kept(KEPT if arguments.all or arguments.kept else None, only=arguments.kept), scope)
+    found = lines(runs, arguments.only)
     print("", *table(found), sep="\n")
-    for text in physical.lines() if "physical" in told.only or not told.only else []:
+    for text in physical.lines() if "physical" in arguments.only or not arguments.only else []:
         print(text)
-    if told.report is not None:
-        charts.write(told.report, ask.kept, scope.windows, HIGH)
+    if arguments.report is not None:
+        charts.write(arguments.report, runs.kept, scope.windows, HIGH)
 
 
 if __name__ == "__main__":

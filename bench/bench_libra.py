@@ -64,12 +64,12 @@ def gain(model: OverlapModel, gradients: ReadyGradients) -> float:
     return 1 - many / few
 
 
-def told(gradients: ReadyGradients, asked: float) -> OverlapModel:
-    """Contention model under which these gradients have the gain `asked`."""
+def calibrated_contention(gradients: ReadyGradients, wanted_gain: float) -> OverlapModel:
+    """Contention model under which these gradients have the gain `wanted_gain`."""
     low, high = 0.0, 1.0
     for _ in range(50):
         lost = (low + high) / 2
-        low, high = (lost, high) if gain(contention(lost), gradients) < asked else (low, lost)
+        low, high = (lost, high) if gain(contention(lost), gradients) < wanted_gain else (low, lost)
     return contention(low)
 
 
@@ -142,9 +142,9 @@ def main() -> None:
         default=1024,
         help="threads of all-reduces of rules that do not choose any (default 1,024)",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
-    model = told(small.gradients, 0.14)
+    model = calibrated_contention(small.gradients, 0.14)
     print(f"contention: {model}")
     found = list(cases())
     print("\nsearch, processor seconds")
@@ -156,7 +156,7 @@ def main() -> None:
     for one in found:
         timed = {
             name: (fusion.stages(one.gradients, m), fusion)
-            for name, (fusion, m) in ways(one, model, asked.threads).items()
+            for name, (fusion, m) in ways(one, model, arguments.threads).items()
         }
         whole = {name: one.forward_s + sum(stage.seconds for stage in stages) for name, (stages, _) in timed.items()}
         for name in WAYS:
@@ -171,7 +171,7 @@ def main() -> None:
     for one in found:
         alone_s = one.forward_s + sum(one.gradients.computes_s)
         for nodes in NODES:
-            many = ways(one, model.on(nodes), asked.threads)
+            many = ways(one, model.on(nodes), arguments.threads)
             took = {name: one.forward_s + fusion.backward_s(one.gradients, m) for name, (fusion, m) in many.items()}
             ahead = "".join(f"{took[name] / took['LIBRA'] - 1:9.1%}" for name in ("H-N", "MG-N", "SE"))
             print(f"  {one.name:10}{nodes:6}" + "".join(f"{alone_s / took[name]:9.3f}" for name in WAYS) + ahead)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from bench_libra import STARTUP_S, Case, case, cases, told
+from bench_libra import STARTUP_S, Case, calibrated_contention, case, cases
 
 from hocket import models
 from hocket.hardware.overlap import OverlapModel, Rate
@@ -89,8 +89,10 @@ class Row:
     @property
     def distance(self) -> float:
         """Largest difference from the published figures."""
-        ends = [abs(a - b) for way, said in PUBLISHED.items() for a, b in zip(self.range(way), said, strict=True)]
-        return max(*ends, *(abs(self.large[way] - said) for way, said in PUBLISHED_LARGE.items()))
+        ends = [
+            abs(a - b) for way, published in PUBLISHED.items() for a, b in zip(self.range(way), published, strict=True)
+        ]
+        return max(*ends, *(abs(self.large[way] - published) for way, published in PUBLISHED_LARGE.items()))
 
     def __str__(self) -> str:
         ranges = "  ".join(f"{a:5.1%} to {b:5.1%}" for a, b in map(self.range, PUBLISHED))
@@ -149,9 +151,9 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="vary only one setting at a time")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
-    base, models_, usual = told(small.gradients, 0.14), list(cases()), Setting()
+    base, models_, usual = calibrated_contention(small.gradients, 0.14), list(cases()), Setting()
     ranges = "  ".join(f"{a:5.1%} to {b:5.1%}" for a, b in PUBLISHED.values())
     large = "  ".join(f"{gain:6.1%}" for gain in PUBLISHED_LARGE.values())
     print(
@@ -163,7 +165,7 @@ def main() -> None:
         for own in [settings] if key in HOROVOD else [[setting] for setting in settings]:
             for row in rows_of(models_, own, base):
                 print(f"{row.setting!s:86}{row}", flush=True)
-    if asked.quick:
+    if arguments.quick:
         return
     print("\nall combinations: the nearest to what is published")
     others = [key for key in OPEN if key not in HOROVOD]

@@ -128,9 +128,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="run all loads with seeds 0 to 2")
     parser.add_argument("--kept", action="store_true", help="run nothing; use the results in mechanism.json")
-    told = parser.parse_args()
-    whole = told.full or told.kept
-    kept = Kept(KEPT if whole else None, told.kept)
+    arguments = parser.parse_args()
+    whole = arguments.full or arguments.kept
+    kept = Kept(KEPT if whole else None, arguments.kept)
     loads = [(trace, load) for trace, every in LOADS.items() for load in every] if whole else list(QUICK)
     seeds = range(3 if whole else 1)
     usual, ideal = Case("", 0.0, 0, USUAL_S), Case("", 0.0, 0, 0.0)

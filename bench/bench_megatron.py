@@ -360,27 +360,27 @@ def main() -> None:
     parser.add_argument("--only", default="", help="print only tables with this text in their names")
     parser.add_argument("--calibrate", type=int, nargs="*", default=[0, 9], help="calibrating rows of Table 4.1")
     parser.add_argument("--adding", action="store_true", help="gradients are added in a separate pass")
-    told = parser.parse_args()
-    if told.adding:
+    arguments = parser.parse_args()
+    if arguments.adding:
         Case.precision = ADDING
-    kind = calibrated([TABLE_4_1[k] for k in told.calibrate]) if told.calibrate else A100
+    kind = calibrated([TABLE_4_1[k] for k in arguments.calibrate]) if arguments.calibrate else A100
     shares = kind.kernels
     print(
         f"products reach {shares.product_share:.0%} of the peak rate, passes {shares.memory_share:.0%} of the bandwidth"
     )
-    for title, rows, skip in (("Table 4.1", TABLE_4_1, told.calibrate), ("Table 4.2", TABLE_4_2, ())):
-        if told.only in title:
+    for title, rows, skip in (("Table 4.1", TABLE_4_1, arguments.calibrate), ("Table 4.2", TABLE_4_2, ())):
+        if arguments.only in title:
             table(title, rows, kind, skip)
-    if told.only in "Table 4.2, ZeRO-3":
+    if arguments.only in "Table 4.2, ZeRO-3":
         zero_3_table(kind)
-    if told.only in "figures":
+    if arguments.only in "figures":
         for title, what, series, shown in (*formulas(kind), *figures(kind)):
             print(f"\nFigure {title}: {what}: {'yes' if shown else 'NO'}")
             for name, values in series.items():
                 print(
                     f"  {name:<16}" + "".join(f"{value:8.3g}" if value else "       -" for value in values), flush=True
                 )
-    if told.only in "training days":
+    if arguments.only in "training days":
         for name, published, ours in training_days(kind):
             print(f"\n{name}: {ours:.1f} days, published {published:.0f}, {ours / published - 1:+.1%}")
 

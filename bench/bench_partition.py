@@ -118,11 +118,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--plain", action="store_true", help="use loops that are not compiled, as in a new process")
     parser.add_argument("--table", action="store_true", help="print only Table 2.2")
-    chosen = parser.parse_args()
-    if chosen.table:
+    arguments = parser.parse_args()
+    if arguments.table:
         table()
         return
-    buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # 0: use the compiled loops from the first call on
+    buffers.PLAIN_WORK = sys.maxsize if arguments.plain else 0  # 0: use the compiled loops from the first call on
     start = time.perf_counter()
     partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, PartitionOptions(replicate=False))
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")
@@ -136,9 +136,9 @@ def main() -> None:
             cluster = reference.CLUSTERS[name]
             for variant, options in OPTIONS.items():
                 row = published.get((model, name, variant))
-                if variant != "acr1" and (row is None or not chosen.variants):
+                if variant != "acr1" and (row is None or not arguments.variants):
                     continue
-                process_s, ours = best_of(chosen.runs, profile, cluster, size, replace(options, sync=chosen.sync))
+                process_s, ours = best_of(arguments.runs, profile, cluster, size, replace(options, sync=arguments.sync))
                 columns = [
                     model,
                     name,
@@ -154,7 +154,7 @@ def main() -> None:
                     stages = reference.placement(row, profile)
                     columns[4:6] = f"{row.planner_wall_s:.2f} s", f"{row.planner_wall_s / process_s:.0f}x"
                     if stages is not None:
-                        theirs = evaluate(profile, cluster, size, stages, sync=chosen.sync)
+                        theirs = evaluate(profile, cluster, size, stages, sync=arguments.sync)
                         columns[7] = f"{theirs.bottleneck_s * 1e3:.3f} ms"
                         config = "-".join(str(len(devices)) for _, devices in stages)
                         limit = max(options.rule.capacity_bytes, default=math.inf)
@@ -163,7 +163,7 @@ def main() -> None:
     for count in (12, 18, 24):
         profile = synthetic.cells(count)
         for name in ("A4x4", "B2x8"):
-            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, PartitionOptions(sync=chosen.sync))
+            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, PartitionOptions(sync=arguments.sync))
             print(
                 f"{profile.name:18}{name:6}{len(profile.layers)} layers, {ours.cuts} cuts: {process_s * 1e3:.0f} ms, "
                 f"{ours.bottleneck_s * 1e3:.3f} ms, {ours.config}"

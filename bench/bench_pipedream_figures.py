@@ -161,12 +161,12 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=tuple(FIGURES), help="print only this figure")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not (reference.DATA / "profiles").is_dir():
         print(f"Left out: the public profiles are not in {reference.DATA / 'profiles'}.")
         return
     for number, figure in FIGURES.items():
-        if asked.only in (None, number):
+        if arguments.only in (None, number):
             figure()
 
 

@@ -82,11 +82,11 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
             for width in WIDTHS:  # tensor-parallel groups are pinned to cores in another way than single workers
                 own = [way for way in known if way.plan.tensor == width]
                 if own:
-                    together(own, profiles[width], steps)
+                    predict_and_train(own, profiles[width], steps)
     return found
 
 
-def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
+def predict_and_train(ways: list[Case], profile: ModelProfile, steps: int) -> None:
     """Predict some plans, and train them in turns."""
     plans = [way.plan for way in ways]
     found = train_in_turns(JOB, plans, steps=steps, turns=Turns(max(4, steps // 2)))

@@ -57,10 +57,10 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("profile", type=Path, nargs="?", default=PROFILE)
-    told = parser.parse_args()
-    if not told.profile.exists():
-        raise SystemExit(f"no profile {told.profile}")
-    scalings = found(told.profile)
+    arguments = parser.parse_args()
+    if not arguments.profile.exists():
+        raise SystemExit(f"no profile {arguments.profile}")
+    scalings = found(arguments.profile)
     print(f"{'devices':>8}" + "".join(f"{way:>15}" for way in WAYS) + f"{'of a device':>13}")
     for rows in zip(*(scalings[1000].of(way) for way in WAYS), strict=True):
         speeds = "".join(f"{row.speedup:>15.2f}" for row in rows)

@@ -24,21 +24,21 @@ SERVERS = (1, 2, 4, 8)
 # Models, devices and batch sizes of dissertation sections 4.4.3 and 4.5.1.
 SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3072))
 # Mixes of device types, with EACH devices of every type, for the model MIXED.
-UNLIKE = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
+HETEROGENEOUS = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
 EACH, MIXED_BATCH = 32, 512
 MIXED = Transformer("96 x 4096", 96, 4096, 32, 51200, 2048)
 
 
-def on_unlike_devices() -> None:
+def heterogeneous_devices() -> None:
     """Search all layouts of devices of two and of three types."""
-    for types in UNLIKE:
+    for types in HETEROGENEOUS:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         nodes = tuple(Node(name, 8) for name in types for _ in range(EACH // 8))
         cluster = Cluster("mixed", (inside, Level("cluster", len(nodes), 23e9, 5e-6, shared=False)), nodes=nodes)
-        _say(MIXED, cluster, MIXED_BATCH)
+        _print_row(MIXED, cluster, MIXED_BATCH)
 
 
-def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
+def _print_row(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
     clock = time.process_time
     found, again = (
         search_sizes(model, cluster, PlanRequest(batch_size, synchronous=synchronous), clock=clock) for _ in range(2)
@@ -48,7 +48,7 @@ def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: boo
     print(f"{model.name:>10} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
 
 
-def by_sizes(synchronous: bool | None = None) -> None:
+def analytic_models(synchronous: bool | None = None) -> None:
     """Search all layouts of published models on A100s, with eight devices and eight network cards per server.
 
     Arguments:
@@ -59,7 +59,7 @@ def by_sizes(synchronous: bool | None = None) -> None:
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
-        _say(published(name), cluster, batch_size, synchronous)
+        _print_row(published(name), cluster, batch_size, synchronous)
 
 
 def main() -> None:
@@ -67,9 +67,9 @@ def main() -> None:
 
     Then search for a profile on up to eight servers of eight devices.
     """
-    by_sizes()
-    by_sizes(synchronous=False)
-    on_unlike_devices()
+    analytic_models()
+    analytic_models(synchronous=False)
+    heterogeneous_devices()
     rng = np.random.default_rng(0)
     profile = chain(
         LAYERS,

@@ -60,8 +60,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for command in commands:
             wall_s, cpu_s = seconds(command.split(), Path(name))
-            told = " ".join(Path(word).name for word in command.split())
-            print(json.dumps({"command": told, "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}), flush=True)
+            shown = " ".join(Path(word).name for word in command.split())
+            print(json.dumps({"command": shown, "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,10 @@ def plans(profile: ModelProfile, cluster: Cluster) -> dict[str, Plan]:
         stages = tuple(PlanStage(own, (0,), True) for own in packs)
         for ahead in (0, 1):
             swap = Swapping("next_use", ROOM, prefetch=ahead)
-            of = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)
-            found[f"{len(packs)} packs, {ahead} ahead"] = LoadedPlan(Plan("harmony", *of, swap=swap), profile).completed
+            common = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)
+            found[f"{len(packs)} packs, {ahead} ahead"] = LoadedPlan(
+                Plan("harmony", *common, swap=swap), profile
+            ).completed
     return found
 
 

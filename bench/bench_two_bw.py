@@ -226,12 +226,12 @@ def recomputation() -> None:
 
 def figures() -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield each figure's name, and a function that prints it."""
-    said = (
+    statement = (
         "published: ahead of tensor 1.3 on 8 and 20 on 64 (3.8B), of inter-layer up to 6.1, of GPipe up to 3.2, of Flush 1.6 to 1.15;\n"
         "  Flush ahead of inter-layer up to 4.1 at small batches and 5.3 at large ones (2.2B), of GPipe 2.1 and 3"
     )
     for number, models in (("3.6", GPTS), ("3.10", BERTS)):
-        yield number, lambda n=number: print(f"\nFigure {n}; {said}")  # type: ignore[misc]
+        yield number, lambda n=number: print(f"\nFigure {n}; {statement}")  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(a) 2.2B, 8 V100s", m["2.2B"], 8, 8, (64, 512))  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(b) 2.2B, 64 V100s", m["2.2B"], 64, 8, (512, 2048))  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(c) 3.8B, 64 V100s", m["3.8B"], 64, 16, (512, 2048))  # type: ignore[misc]
@@ -247,11 +247,11 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", help="print only this figure, such as 3.9")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     for name, model in (*GPTS.items(), *BERTS.items()):
         assert abs(model.parameters / 1e9 - float(name[:-1])) < 0.15, (name, model.parameters)
     for number, figure in figures():
-        if asked.only in (None, number):
+        if arguments.only in (None, number):
             figure()
 
 

@@ -70,16 +70,16 @@ def again(names: Sequence[str]) -> int:
     Returns:
         1 if a benchmark failed, otherwise 0.
     """
-    told, code = [], 0
+    report, code = [], 0
     for path in sorted(RESULTS / f"{name}.txt" for name in names) or sorted(RESULTS.glob("*.txt")):
         before, start_s = path.read_text(), time.monotonic()
         name, options = recorded(before)
         failed = record(name, options)
         minutes = (time.monotonic() - start_s) / 60
-        far = f"failed with exit code {failed}" if failed else moved(before, path.read_text())
-        told.append(f"{path.stem}: {far} ({minutes:.1f} minutes)")
+        difference = f"failed with exit code {failed}" if failed else moved(before, path.read_text())
+        report.append(f"{path.stem}: {difference} ({minutes:.1f} minutes)")
         code = max(code, min(failed, 1))
-    print("\n" + "\n".join(told))
+    print("\n" + "\n".join(report))
     return code
 
 

@@ -148,10 +148,10 @@ def run_checks(arguments: Sequence[str]) -> int:
     nightly = "--nightly" in arguments
     steps = properties(arguments) if nightly else tests(arguments)
     failed, empty = [], []
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as types_output:
         start_s = time.monotonic()
         # The type checker uses one core. It runs at the same time as the tests, and its output is printed last.
-        types = None if nightly else start(TYPES[1], said)
+        types = None if nightly else start(TYPES[1], types_output)
         try:
             for name, command in (*(() if nightly else CHECKS), *steps):
                 code = run(name, command)
@@ -167,8 +167,8 @@ def run_checks(arguments: Sequence[str]) -> int:
             raise
         if types is not None:
             code = types.wait()
-            said.seek(0)
-            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", said.read().rstrip(), sep="\n")
+            types_output.seek(0)
+            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", types_output.read().rstrip(), sep="\n")
             tell(TYPES[0], code, start_s)
             failed += [TYPES[0]] if code else []
     print(f"Failed: {', '.join(failed)}." if failed else "All checks passed.", flush=True)

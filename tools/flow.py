@@ -140,11 +140,11 @@ def run(*command: str) -> None:
     """
     from hocket.cli import main
 
-    said, code = io.StringIO(), 0
-    with redirect_stdout(said), redirect_stderr(said), suppress(SystemExit):
+    output, code = io.StringIO(), 0
+    with redirect_stdout(output), redirect_stderr(output), suppress(SystemExit):
         code = main(list(command))
     if code:
-        raise RuntimeError(f"hocket {' '.join(command)}: exit code {code}\n{said.getvalue()[-2000:]}")
+        raise RuntimeError(f"hocket {' '.join(command)}: exit code {code}\n{output.getvalue()[-2000:]}")
 
 
 def train(*command: str) -> None:

@@ -66,8 +66,8 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
 
 def escaped_in(mutants: Sequence[Mutant], output: Path) -> list[Mutant]:
     """Mutants that escaped in an earlier campaign."""
-    told = json.loads(output.read_text())["mutants"]
-    escaped = {(one["path"], one["line"], one["kind"]) for one in told if one["result"] == ESCAPED}
+    outcomes = json.loads(output.read_text())["mutants"]
+    escaped = {(one["path"], one["line"], one["kind"]) for one in outcomes if one["result"] == ESCAPED}
     return [one for one in mutants if (one.path, one.mutation.line, one.mutation.kind) in escaped]
 
 

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns(".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info")
 
 
-def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) -> Outcome:
+def judged(mutant: Mutant, number: int, top: Path, options: argparse.Namespace) -> Outcome:
     """Apply a mutation, run commands until one catches it, and revert it."""
     path, one = top / mutant.path, mutant.mutation
     source, was = path.read_bytes(), path.stat()
@@ -46,8 +46,8 @@ def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) ->
         path.write_bytes(mistaken)
         # Each mutant gets its own file time, so that no compiled file of another mutant is used.
         os.utime(path, (was.st_atime, was.st_mtime + 10 * (number + 1)))
-        for step in commands(mutant, top, asked):
-            result, name = run(step, top, asked.limit), step.name
+        for step in commands(mutant, top, options):
+            result, name = run(step, top, options.limit), step.name
             if result != ESCAPED:
                 break
     finally:
@@ -57,39 +57,41 @@ def judged(mutant: Mutant, number: int, top: Path, asked: argparse.Namespace) ->
     return outcome(mutant, source, result, step_name, round(time.monotonic() - start_s, 1))
 
 
-def commands(mutant: Mutant, top: Path, asked: argparse.Namespace) -> Iterator[Step]:
+def commands(mutant: Mutant, top: Path, options: argparse.Namespace) -> Iterator[Step]:
     """Yield the commands for a mutant."""
-    if asked.command:
-        words = shlex.split(asked.command)
+    if options.command:
+        words = shlex.split(options.command)
         tool = BIN / words[0]
         yield Step("command", (str(tool) if tool.exists() else words[0], *words[1:]))
         return
     seen: set[tuple[str, ...]] = set()
-    for selection in asked.selection or ["fast"]:
-        for step in steps(mutant.path, top, selection, asked.near, asked.ran.tests(mutant, top) if asked.ran else ()):
+    for selection in options.selection or ["fast"]:
+        for step in steps(
+            mutant.path, top, selection, options.near, options.ran.tests(mutant, top) if options.ran else ()
+        ):
             if step.command not in seen:
                 seen.add(step.command)
                 yield step
 
 
-def each(chosen: Sequence[Mutant], top: Path, asked: argparse.Namespace) -> Iterator[Outcome]:
+def each(chosen: Sequence[Mutant], top: Path, options: argparse.Namespace) -> Iterator[Outcome]:
     """Yield the outcomes of mutants in the given order.
 
     `--jobs` mutants are tested at the same time, each in its own copy.
     """
     tops: SimpleQueue[Path] = SimpleQueue()
     tops.put(top)
-    for number in range(1, asked.jobs):
+    for number in range(1, options.jobs):
         tops.put(copied(top.parent / str(number)))
 
     def judge(number: int, mutant: Mutant) -> Outcome:
         own = tops.get()
         try:
-            return judged(mutant, number, own, asked)
+            return judged(mutant, number, own, options)
         finally:
             tops.put(own)
 
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         yield from pool.map(judge, range(len(chosen)), chosen)
 
 
@@ -104,71 +106,71 @@ def copied(folder: Path) -> Path:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options."""
-    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    said.add_argument("--count", type=int, default=60, help="number of mutants (60)")
-    said.add_argument("--seed", type=int, default=None, help="seed of the draws; by default random and printed")
-    said.add_argument("--only", default="", help="only files below this path, such as hocket/program")
-    said.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=60, help="number of mutants (60)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the draws; by default random and printed")
+    parser.add_argument("--only", default="", help="only files below this path, such as hocket/program")
+    parser.add_argument(
         "--selection",
         action="append",
         choices=("fast", "all"),
         help="selection of tests; if repeated, they run in this order",
     )
-    said.add_argument(
+    parser.add_argument(
         "--near", action="store_true", help="run only tests of the mutant's own room, linter and type checker"
     )
-    said.add_argument(
+    parser.add_argument(
         "--ran", type=lambda text: RanLines(Path(text)), help="run tests that ran the line first, from .coverage"
     )
-    said.add_argument(
+    parser.add_argument(
         "--escaped-from", type=Path, help="test only mutants that escaped in this output with the same seed"
     )
-    said.add_argument(
+    parser.add_argument(
         "--together", action="store_true", help="test many mutations in one run, then each with the failed tests"
     )
-    said.add_argument(
+    parser.add_argument(
         "--command", default="", help="run this command in the copy instead; a failure catches the mutant"
     )
-    said.add_argument("-j", "--jobs", type=int, default=1, help="mutants tested at the same time (1)")
-    said.add_argument(
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="mutants tested at the same time (1)")
+    parser.add_argument(
         "--limit", type=float, default=1800.0, help="time limit of each command in seconds; a timeout counts as caught"
     )
-    said.add_argument("-o", "--output", type=Path, default=None, help="write the outcomes as JSON")
-    said.add_argument("--list", action="store_true", help="only print the drawn mutants")
-    return said.parse_args(words)
+    parser.add_argument("-o", "--output", type=Path, default=None, help="write the outcomes as JSON")
+    parser.add_argument("--list", action="store_true", help="only print the drawn mutants")
+    return parser.parse_args(words)
 
 
 def main(words: Sequence[str]) -> int:
     """Run a campaign, and return the exit code: 1 if the tests fail without any mutation."""
-    asked = parsed(words)
-    seed = random.SystemRandom().randrange(2**32) if asked.seed is None else asked.seed
+    options = parsed(words)
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="hocket-mutants-") as folder:
         top = copied(Path(folder))
-        chosen = drawn([one for one in every(top) if one.path.startswith(asked.only)], asked.count, seed)
-        if asked.escaped_from:
-            chosen = escaped_in(chosen, asked.escaped_from)
-        if asked.list:
+        chosen = drawn([one for one in every(top) if one.path.startswith(options.only)], options.count, seed)
+        if options.escaped_from:
+            chosen = escaped_in(chosen, options.escaped_from)
+        if options.list:
             print("\n".join(f"{one.mutation.kind:12} {one.path}:{one.mutation.line}" for one in chosen))
             return 0
         outcomes: list[Outcome] = []
-        if asked.ran:
-            asked.ran.known = frozenset().union(*(collected(top, one) for one in asked.selection or ["fast"]))
-        if asked.together:
-            outcomes = mutation_group.together(chosen, top, asked.selection or ["fast"], asked.limit)
-            write(asked.output, seed, outcomes)
+        if options.ran:
+            options.ran.known = frozenset().union(*(collected(top, one) for one in options.selection or ["fast"]))
+        if options.together:
+            outcomes = mutation_group.together(chosen, top, options.selection or ["fast"], options.limit)
+            write(options.output, seed, outcomes)
         elif (
             chosen
-            and asked.command
-            and any(run(step, top, asked.limit) != ESCAPED for step in commands(chosen[0], top, asked))
+            and options.command
+            and any(run(step, top, options.limit) != ESCAPED for step in commands(chosen[0], top, options))
         ):
-            print(f"`{asked.command}` fails without any mistake: mend that first.")
+            print(f"`{options.command}` fails without any mistake: mend that first.")
             return 1
         else:
-            for found in each(chosen, top, asked):
+            for found in each(chosen, top, options):
                 outcomes.append(found)
                 print(table(outcomes[-1:]), flush=True)
-                write(asked.output, seed, outcomes)
+                write(options.output, seed, outcomes)
     print("\n" + table(outcomes), json.dumps(summary(outcomes), indent=1), sep="\n\n")
     return 0
 

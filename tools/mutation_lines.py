@@ -62,10 +62,10 @@ class RanLines:
     @cache  # noqa: B019 (one object per campaign)
     def _of(self, path: str) -> list[tuple[str, bytes]]:
         """Names of tests, each with one bit per line of a file."""
-        asked = """select context, numbits from line_bits join file on file.id = file_id join context
+        query = """select context, numbits from line_bits join file on file.id = file_id join context
         on context.id = context_id where file.path like ?"""
         with self._lock:
-            return self._all.execute(asked, (f"%/{path}",)).fetchall()
+            return self._all.execute(query, (f"%/{path}",)).fetchall()
 
 
 def _statement(source: bytes, line: int) -> tuple[int, int]:

@@ -57,10 +57,10 @@ def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequenc
 def collected(top: Path, selection: str) -> frozenset[str]:
     """Names of the tests of a selection, without any mutation."""
     fast = ("--fast",) if selection == "fast" else ()
-    asked = (sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *fast)
+    command = (sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *fast)
     environment = os.environ | {"PYTHONPATH": str(top)}
-    said = subprocess.run(asked, cwd=top, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return frozenset(line for line in said.splitlines() if "::" in line)
+    output = subprocess.run(command, cwd=top, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return frozenset(line for line in output.splitlines() if "::" in line)
 
 
 def _limited() -> None:
