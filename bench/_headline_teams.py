@@ -74,7 +74,7 @@ def worth(seed: int, policy: str) -> np.ndarray:
 def runs(seed: int, policy: str) -> Sequence[tuple[str, ClusterRun]]:
     """Simulate the same in rounds, for the figures.
 
-    The simulation ends one round after the last job has run for as long as the others had before the next arrival.
+    The simulation ends 25 rounds after the last arrival: the usual 24, and one more.
     """
     steps = throughputs(seed)
     end = Job("end", "job 0", 1e-6, 1, JOBS * ROUNDS_APART * ROUND_S, 1e3)

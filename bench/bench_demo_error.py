@@ -10,8 +10,8 @@ file (bench/results/demo_error.jsonl). Then it prints one line per pattern, over
 - parts of the error (mean absolute values);
 - how much slower the plan that was predicted to be the fastest was than the fastest one.
 
-`third` is a process on the first core that is busy for 33 ms of every 100 ms (_load.py). Errors are (predicted -
-measured) / measured.
+`third` is a process on the first core that is busy for 33 ms of every 100 ms (_load.py). Errors are
+(predicted - measured) / measured.
 """
 
 import argparse

@@ -6,12 +6,13 @@
     python bench/bench_headlines.py --kept --report FOLDER
                                                     # also charts: JCT against load, CDFs, Figures 5.12 and 5.13
 
-A row has the published figure, ours with its deviation over seeds, and a short description of the quotient. Column "of
-that" is our figure over the published one. For fractions of late jobs, it compares the fractions in time. Where less is
-better, it is inverted. Rows with the largest shortfall come first. bench/results/headlines-kept.txt has the table.
+A row has the published figure, ours with its deviation over seeds, and a short description of the quotient. Column
+"of that" is our figure over the published one. For fractions of late jobs, it compares the fractions in time. Where
+less is better, it is inverted. Rows with the largest shortfall come first. bench/results/headlines-kept.txt has the
+table.
 
-The cluster has 36 V100, 36 P100 and 36 K80; workloads come from hocket.scheduler.simulation.trace_generator. `--only
-WORD` selects headlines with that word in their names.
+The cluster has 36 V100, 36 P100 and 36 K80; workloads come from hocket.scheduler.simulation.trace_generator.
+`--only WORD` selects headlines with that word in their names.
 """
 
 import argparse

@@ -7,9 +7,9 @@ The models are those of Table I, on 8 to 2,048 nodes of V100s with 50 Gbit/s. Th
 (docs/how-to/profile-without-the-device.md). BERT needs transformers.
 
 The contention model uses the paper's figures where they exist: 38 % more compute time during 2,048 communication
-threads (figure 1(a)), and 50 Gbit/s. With 2,048 threads instead of 128, ResNet-152 with 8 samples gains 14 % (figure
-1(b)); this determines the loss with 128 threads. The start-up time is that of 8 nodes with 56 Gbit/s InfiniBand in
-MG-WFBP's tables.
+threads (figure 1(a)), and 50 Gbit/s. With 2,048 threads instead of 128, ResNet-152 with 8 samples gains 14 %
+(figure 1(b)); this determines the loss with 128 threads. The start-up time is that of 8 nodes with 56 Gbit/s InfiniBand
+in MG-WFBP's tables.
 """
 
 import argparse

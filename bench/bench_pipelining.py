@@ -11,11 +11,12 @@ order in which the sides are created matters even more. So the processes are lau
 another side first, and each round begins with another side. Times are medians over all rounds. Ratios are computed in
 each round; the ratios of each launch are printed, too. Every side takes its optimizer step.
 
-PipeDream and 2BW are compared with torch's 1F1B. With equal stages and free updates, a schedule without bubbles has (m
-+ p - 1) / m times the throughput of 1F1B. The limit for these stages is lower for two reasons. The bubble is as long as
-the other stage's microbatch, and additional weight updates (PipeDream) or copies of weights are work, not bubbles. The
-limit is computed from the median seconds of every kind of instruction, recorded in one more turn in the same processes.
-A turn of an asynchronous strategy also has one bubble, when the pipeline is filled and drained; it is counted.
+PipeDream and 2BW are compared with torch's 1F1B. With equal stages and free updates, a schedule without bubbles has
+(m + p - 1) / m times the throughput of 1F1B. The limit for these stages is lower for two reasons. The bubble is as long
+as the other stage's microbatch, and additional weight updates (PipeDream) or copies of weights are work, not bubbles.
+The limit is computed from the median seconds of every kind of instruction, recorded in one more turn in the same
+processes. A turn of an asynchronous strategy also has one bubble, when the pipeline is filled and drained; it is
+counted.
 """
 
 import argparse

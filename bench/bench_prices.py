@@ -23,7 +23,7 @@ WAYS = (
 
 
 def main() -> None:
-    """Print every table and figure."""
+    """Print all tables and figures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else BESIDE
     if not folder.is_dir():
         print(f"No folder of prices at {folder}: nothing to compute.")

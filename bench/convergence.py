@@ -4,9 +4,9 @@
     python bench/convergence.py --optimizer sgd --lr 0.02 [--steps 400] [--rules stashed]
 
 The model has four stages; with waves, one device. All stages run in one process (inline engine), so that only the
-update rule differs. Every update averages 16 samples. Rules that update after each microbatch (stashed, vertical,
-naive) use one microbatch of 16; all others use four of 4. The script prints the mean loss of every tenth of the run,
-and how far the last tenth differs from the synchronous rule.
+update rule differs. Every update averages 16 samples. Rules that update after each microbatch
+(stashed, vertical, naive) use one microbatch of 16; all others use four of 4. The script prints the mean loss of every
+tenth of the run, and how far the last tenth differs from the synchronous rule.
 """
 
 import argparse

@@ -7,8 +7,8 @@
     python3 tools/bootstrap.py env       only create the environment
 
 The environment is the folder .venv of this repository. It is created once, and reused until pyproject.toml or
-constraints.txt changes. All other arguments are passed on to pytest: `python3 tools/bootstrap.py test --all -k
-cluster`.
+constraints.txt changes. All other arguments are passed on to pytest:
+`python3 tools/bootstrap.py test --all -k cluster`.
 """
 
 import hashlib

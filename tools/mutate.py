@@ -120,7 +120,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         "--near", action="store_true", help="run only tests of the mutant's own room, linter and type checker"
     )
     parser.add_argument(
-        "--ran", type=lambda text: RanLines(Path(text)), help="run tests that ran the line first, from .coverage"
+        "--ran",
+        type=lambda text: RanLines(Path(text)),
+        help="coverage file: tests that ran the mutated line come first",
     )
     parser.add_argument(
         "--escaped-from", type=Path, help="test only mutants that escaped in this output with the same seed"

@@ -36,10 +36,13 @@ class RanLines:
         self.known: frozenset[str] = frozenset()
 
     def tests(self, mutant: Mutant, top: Path) -> list[str]:
-        """Tests that ran a mutant's statement, with tests of the nearest folders first; [] if there are none.
+        """Tests that ran a mutant's statement, with tests of the nearest folders first.
 
         Arguments:
             top: folder of the repository copy that contains the mutant.
+
+        Returns:
+            [] if no test ran it, or if it runs at import, so that all tests do.
         """
         first, last = _statement((top / mutant.path).read_bytes(), mutant.mutation.line)
         found = {

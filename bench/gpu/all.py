@@ -74,9 +74,9 @@ PIECES = (
         "bench_offload.py",
         ("--budget", "10", "--layers", "16", "--steps", "3"),
     ),
-    Piece("waves", "two waves against one, with the memory of either", "bench_waves_gpu.py"),
-    Piece("background", "a second training process beside the first", "bench_sharing.py"),
-    Piece("ctas", "computation beside copies by a fixed number of thread blocks", "bench_ctas.py"),
+    Piece("waves", "throughput and memory of two waves and of one wave", "bench_waves_gpu.py"),
+    Piece("background", "two training jobs at the same time", "bench_sharing.py"),
+    Piece("ctas", "computation during copies by a fixed number of thread blocks", "bench_ctas.py"),
 )
 
 
