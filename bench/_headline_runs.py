@@ -159,7 +159,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Figures of a run. All but the utilization are those of the jobs that count.
+    """Figures of a run, over the jobs that count.
 
     Attributes:
         late: number of jobs that missed their SLO.

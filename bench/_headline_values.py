@@ -186,7 +186,7 @@ def late(policy: str, trace: str = "cost, Figure 5.1") -> Value:
 
 
 def sustained(trace: str, slow: str, fast: str) -> Value:
-    """Factor by which the load may grow under `fast` until its average JCT equals that of `slow` at high load.
+    """Factor by which the load may grow under `fast` until its average JCT reaches the JCT of `slow` at high load.
 
     If no simulated load reaches that JCT, the figure is a lower bound.
     """

@@ -150,8 +150,8 @@ class Bench:
     def chosen(self, rules: Collocation) -> Point:
         """Point with the most samples per second of both jobs.
 
-        Only points whose foreground loses at most `MOST_LOST`, the paper's figure, count. If there is none, the point
-        with the fastest foreground is returned.
+        Only points count that lose at most `MOST_LOST`, the paper's figure, of the foreground. If there is none, the
+        point with the fastest foreground is returned.
         """
         least = (1 - MOST_LOST) * self.fastest
         fitting = [point for point in self.points(rules) if point.foreground >= least]

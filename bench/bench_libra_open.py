@@ -38,7 +38,7 @@ NODES = 8, 2048
 
 @dataclass(frozen=True)
 class Setting:
-    """One value for every open setting; the defaults are those of bench_libra.py."""
+    """One value for every open setting; the defaults are as in bench_libra.py."""
 
     startup_s: float = STARTUP_S
     threads: int = 1024

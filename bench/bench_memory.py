@@ -115,7 +115,7 @@ CASES = (
 
 
 def job_of(name: str) -> Job:
-    """The demo's GPT, or a small model whose tensors are large enough to matter."""
+    """The demo's GPT, or a small model with tensors large enough to matter."""
     from hocket import models
     from hocket.models.demo_job import make_job
 

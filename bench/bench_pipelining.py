@@ -61,7 +61,7 @@ def hocket_worker(
 ) -> Worker:
     """Hocket's worker under one strategy.
 
-    The stages are those of torch's side: the embeddings and half of the blocks, and the rest.
+    The stages are the same as on torch's side: the embeddings and half of the blocks, and the rest.
     """
     names = [layer.name for layer in captured.layers]
     border = next(i for i, name in enumerate(names) if name.startswith(f"blocks.{N_LAYER // 2}"))

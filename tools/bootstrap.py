@@ -1,7 +1,7 @@
 """Set up Hocket from a bare Python 3.11. Standard library only.
 
     python3 tools/bootstrap.py demo      create the environment, run the demo
-    python3 tools/bootstrap.py test      create the environment; run formatter, linter, types and a selection of fast tests
+    python3 tools/bootstrap.py test      create the environment; run formatter, linter, types and fast tests
     python3 tools/bootstrap.py test --all      the same with every test; prints which tests took longest
     python3 tools/bootstrap.py test --nightly  only properties, with new random examples; prints the seed
     python3 tools/bootstrap.py env       only create the environment

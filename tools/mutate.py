@@ -1,9 +1,9 @@
-"""Mutation campaign: apply mutations to a copy of the package, one at a time, and find those that no test catches.
+"""Mutation campaign: apply mutations to a copy of the package, one at a time, and find the ones that no test catches.
 
     .venv/bin/python tools/mutate.py --count 60 --seed 1 -o mutants.json
     .venv/bin/python tools/mutate.py --selection fast --selection all    # all tests for mutants that the fast ones miss
     .venv/bin/python tools/mutate.py --near --seed 1 -o near.json        # tests of the mutant's own room: a lower bound
-    .venv/bin/python tools/mutate.py --near --ran .coverage --seed 1     # tests that ran the line first (mutation_lines.py)
+    .venv/bin/python tools/mutate.py --near --ran .coverage --seed 1     # first tests that ran it (mutation_lines.py)
     .venv/bin/python tools/mutate.py --escaped-from near.json --seed 1   # escaped mutants, with the whole selection
     .venv/bin/python tools/mutate.py --escaped-from near.json --seed 1 --together  # in few runs (mutation_group.py)
     .venv/bin/python tools/mutate.py --command "pytest -x tests/program" # with your own command

@@ -74,7 +74,7 @@ def run(step: Step, top: Path, limit_s: float) -> str:
     Returns:
         CAUGHT, ESCAPED or HUNG.
     """
-    # Compiled files, including those of tests, are reused for the next mutant.
+    # Compiled files, also of tests, are reused for the next mutant.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     compiled = top.parent / "compiled"
     environment |= {"PYTHONPATH": str(top), "PYTHONPYCACHEPREFIX": str(compiled), "NUMBA_CACHE_DIR": str(compiled)}

@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 
 
 def parsed(parser: argparse.ArgumentParser, smoke: Mapping[str, Any]) -> argparse.Namespace:
-    """Parse the arguments, and those that all GPU benchmarks have.
+    """Parse the arguments, including the common ones of all GPU benchmarks.
 
     Arguments:
         smoke: defaults with --smoke.
