@@ -127,7 +127,7 @@ def gradients_of(
 
 
 def chosen(gradients: ReadyGradients, model: OverlapModel) -> dict[str, Fusion]:
-    """Buckets and threads of each rule for the same gradients, chosen as in the planner (planning/buckets/threads.py)."""
+    """Buckets and threads of each rule for the same gradients, as in the planner (planning/buckets/threads.py)."""
     fusion_only = merged(gradients, model, model.own_threads)
     return {
         "no overlap": no_overlap(gradients, model.own_threads),

@@ -150,7 +150,8 @@ def _line(case: Case, policy: ModuleType, row: dict[str, Any], table: Any) -> No
     short = "" if ratio >= required else " <"
     name = row["input"].removesuffix(".json")
     print(
-        f"{case.public:50}{name:22}{seconds * 1e3:>10.4g}{row['wall_median']:>10.4g}{ratio:>9.1f}{required:>6}  {quality}{short}"
+        f"{case.public:50}{name:22}{seconds * 1e3:>10.4g}{row['wall_median']:>10.4g}"
+        f"{ratio:>9.1f}{required:>6}  {quality}{short}"
     )
 
 
@@ -269,7 +270,8 @@ def all_different_with_pairs() -> None:
         taken = time.process_time() - start
         alone = policy.allocate(replace(snapshot, pairs=None)).objective
         print(
-            f"{name:22}{len(snapshot.jobs):>8}{len(snapshot.types):>6}{taken:>14.2f}  {found.gap:.0e}, {found.objective / alone:.4f}"
+            f"{name:22}{len(snapshot.jobs):>8}{len(snapshot.types):>6}{taken:>14.2f}  "
+            f"{found.gap:.0e}, {found.objective / alone:.4f}"
         )
 
 
