@@ -1,4 +1,7 @@
-"""One worker of DistributedDataParallel, for bench_slow_link.py. Arguments: steps. Prints one JSON line on rank 0."""
+"""One DistributedDataParallel worker, for bench_slow_link.py.
+
+The argument is the number of steps. Rank 0 prints one JSON line.
+"""
 
 import json
 import statistics
@@ -17,7 +20,7 @@ WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
 
 
 def main() -> None:
-    """Train for some steps and print the median step time."""
+    """Train for the given number of steps and print the median step time."""
     steps = int(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

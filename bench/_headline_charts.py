@@ -1,4 +1,7 @@
-"""Charts of the headlines' runs: Figures 5.9 and 5.10 (JCT against load, CDFs), 5.12 and 5.13 (teams over time)."""
+"""Charts of the headline runs.
+
+JCT against load and CDFs of the JCT (Figures 5.9 and 5.10), and teams over time (Figures 5.12 and 5.13).
+"""
 
 from math import nan
 from pathlib import Path
@@ -16,17 +19,18 @@ FIGURES = {
     "multiple": ("Jobs of several workers", ("LAS", "Gandiva", "LAS aware", "LAS aware, sharing")),
 }
 LOADS = {"single": (2.4, 4.0, 5.6, 7.2), "multiple": (1.2, 2.0, 2.6, 3.2)}
-COUNTED = (
-    500,
-    750,
-)  # jobs that averages against load are of: early ones, before a queue has built up, so that runs are short
+# Jobs in the averages against load. They are early ones, before a queue has built up, so that runs are short.
+COUNTED = (500, 750)
 
 
 def write(folder: Path, kept: Kept, windows: dict[str, tuple[int, int]], high: dict[str, float]) -> None:
-    """Write all charts; runs of averages against load are made where they are missing, CDFs are of those that there are.
+    """Write all charts.
+
+    Missing runs of the averages against load are simulated now. The CDFs show only runs that exist already.
 
     Arguments:
-        windows: jobs that CDFs are of, by trace. high: jobs an hour of CDFs.
+        windows: (first, last) job of the CDFs, by trace.
+        high: jobs per hour of the CDFs, by trace.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for trace, (title, policies) in FIGURES.items():
@@ -42,8 +46,8 @@ def write(folder: Path, kept: Kept, windows: dict[str, tuple[int, int]], high: d
             if (row := kept.rows.get(case.key)) is not None
         ]
         jobs = "jobs {} to {}"
-        told = f"{title}, {jobs.format(*COUNTED)}"
-        page = load_report_html(rows, told, times, f"{high[trace]:g} jobs an hour, {jobs.format(*windows[trace])}")
+        heading = f"{title}, {jobs.format(*COUNTED)}"
+        page = load_report_html(rows, heading, times, f"{high[trace]:g} jobs an hour, {jobs.format(*windows[trace])}")
         write_atomic(folder / f"load_{trace}.html", page)
     for policy in ("fairness", "fifo"):
         write_atomic(folder / f"teams_{policy}.html", cluster_report_html(teams.runs(0, policy)))

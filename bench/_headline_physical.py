@@ -1,7 +1,8 @@
-"""Table 5.3: the traces of the physical cluster, simulated; 8 V100, 16 P100 and 24 K80.
+"""Table 5.3: simulation of the physical cluster's traces, on 8 V100, 16 P100 and 24 K80.
 
-The published files lie beside the repository; without them there is nothing to run. Which 25 jobs were measured on the continuous
-trace is not told: here it is every stretch of 25 jobs in the second half. Gandiva's pairs are drawn: of five seeds.
+The published trace files lie beside the repository; without them the table is left out. The source does not tell which
+25 jobs were measured on the continuous trace. Here every window of 25 jobs in the second half is averaged. Gandiva
+draws its pairs at random, so its figures cover five seeds.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ MEASURED, SEEDS = 25, 5
 
 
 def steady(run: ClusterRun) -> list[float]:
-    """Average JCT in hours of each stretch of 25 jobs."""
+    """Average JCT of each window of 25 jobs, in hours."""
     half = len(run.records) // 2
     stretches = range(half, len(run.records) - MEASURED + 1)
     return [float(jct_s(run.records[k : k + MEASURED]).mean()) / HOUR_S for k in stretches]
@@ -41,7 +42,7 @@ ROWS: tuple[tuple[str, str, str, str, Callable[[ClusterRun], list[float]]], ...]
 
 
 def lines() -> Iterator[str]:
-    """The rows of the table, published and ours."""
+    """Rows of the table: published and simulated figures."""
     if not FOLDER.is_dir():
         yield f"\nNo published traces at {FOLDER}: Table 5.3 is left out."
         return

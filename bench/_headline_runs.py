@@ -1,8 +1,9 @@
-"""Runs behind the dissertation's headlines: a policy on a generated workload, and the figures that are left of it.
+"""Runs behind the dissertation's headlines: a policy on a generated workload, and the figures kept of each run.
 
-Policies are the public ones under the public simulator's settings (options.PUBLIC), so that figures can be laid side by side;
-but time that nobody had a right to is free (`gifts`), and the first allocation holds like any other.
-A run is named by what it was made of; runs that were made before are read from a file and not made again.
+The policies are the public ones under the settings of the public simulator (simulator_options.py), so figures can be
+compared side by side. Two settings differ: time on idle workers that no job is owed is free (`gifts`), and the first
+allocation is held like any other (`hold_first`). A run is named after its inputs. Runs that a file already has are read
+from it and not repeated.
 """
 
 import json
@@ -28,11 +29,11 @@ from hocket.scheduler.simulation.simulator_options import SimulatorOptions, publ
 from hocket.scheduler.simulation.trace_generator import COST, Draws, continuous, static
 from hocket.scheduler.simulation.workload import Workload
 
-USD_PER_HOUR = {"v100": 2.48, "p100": 1.46, "k80": 0.45}  # on demand, as the public policies have them
+USD_PER_HOUR = {"v100": 2.48, "p100": 1.46, "k80": 0.45}  # On-demand prices of the public policies
 HOUR_S = 3600.0
-MORE = 5  # times as many jobs come as there are up to the end of the window, at most
-# Steps a second on v100, p100 and k80 as Figure 5.1 and Table 6.1 have them (training_on_a_dime, oracle_throughputs.json): there
-# ResNet-50 is cheapest on a V100; in the table of the simulations it is on a P100, by 1 %.
+MORE = 5  # jobs of a continuous trace, at most, as a multiple of the last job of the window
+# Steps per second on V100, P100 and K80 as in Figure 5.1 and Table 6.1 (training_on_a_dime, oracle_throughputs.json).
+# There ResNet-50 is cheapest on a V100. In the simulations' table it is cheapest on a P100, by 1 %.
 FIGURE_5_1 = {
     "ResNet-50 (batch size 64)": (5.4575999796347645, 2.0376805014075785, 0.7732643669611886),
     "A3C": (8.233033211429207, 4.754669067318489, 3.829052067333053),
@@ -40,27 +41,31 @@ FIGURE_5_1 = {
 
 
 def options_of(blind: bool = False, seed: int = 0) -> SimulatorOptions:
-    """As the public simulator has them, but for those two."""
+    """Options of the public simulator, except for `gifts` and `hold_first`."""
     options = public(blind, seed)
     return replace(options, settings=replace(options.settings, gifts="free", hold_first=True))
 
 
-class StaysTogether:
-    """Gandiva's packing: pairs that were drawn once stay together while they help."""
+class StickyGandiva:
+    """Gandiva packing: pairs that were drawn once stay together while that helps."""
 
     def __init__(self, seed: int) -> None:
         self._pairs: list[tuple[str, str]] = []
         self._seed = seed
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """The allocation."""
+        """Allocation for a snapshot."""
         found = gandiva.allocate(snapshot, seed=self._seed, together=self._pairs)
         self._pairs = gandiva.pairs_of(snapshot, found)
         return found
 
 
-def first_come(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
-    """FIFO: nobody runs who has no right to; with places for more than there is room for, as the public one, or without."""
+def fifo(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+    """FIFO: only jobs with an allocation run.
+
+    Arguments:
+        overbook: True to place more jobs than fit, as the public implementation does.
+    """
 
     def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         options = options_of(blind=True, seed=seed)
@@ -69,8 +74,8 @@ def first_come(overbook: bool) -> Callable[[int], tuple[Policy, SimulatorOptions
     return make
 
 
-def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
-    """A policy by name, each run with a memory of its own."""
+def by_name(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+    """Policy by name; each run gets its own policy object."""
 
     def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         return policy_named(name, blind), replace(options_of(blind, seed), space_sharing=sharing)
@@ -78,58 +83,63 @@ def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[in
     return make
 
 
-def paying(name: str, to_the_second: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
-    """A policy of cost: one queue of all types, and nobody runs where he was not sent, or all would be on V100s first."""
+def cost_policy(name: str, without_rounds: bool = False) -> Callable[[int], tuple[Policy, SimulatorOptions]]:
+    """Cost policy: one queue for all types, and jobs run only where the allocation sends them.
+
+    Otherwise all jobs would run on V100s first.
+    """
 
     def make(seed: int) -> tuple[Policy, SimulatorOptions]:
         options, policy = options_of(seed=seed), policy_named(name)
         options = replace(options, settings=replace(options.settings, queue="global", fill=False))
-        return (ToTheSecond(policy) if to_the_second else policy), options
+        return (WithoutRounds(policy) if without_rounds else policy), options
 
     return make
 
 
-class ToTheSecond:
-    """A policy that is not told of rounds, and so plans to meet deadlines to the second, as the public one does."""
+class WithoutRounds:
+    """A policy without knowledge of rounds: it plans deadlines to the second, as the public one does."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """The allocation."""
+        """Allocation for a snapshot."""
         return self._policy(replace(snapshot, round_s=0.0))
 
 
 POLICIES: dict[str, Callable[[int], tuple[Policy, SimulatorOptions]]] = {
-    "LAS": named("max_min_fairness", blind=True),
-    "LAS aware": named("max_min_fairness"),
-    "LAS aware, sharing": named("max_min_fairness", sharing=True),
-    "Gandiva": lambda seed: (StaysTogether(seed), replace(options_of(seed=seed), space_sharing=True)),
-    "AlloX": named("allox"),
-    "FIFO": first_come(overbook=False),
-    "FIFO, public": first_come(overbook=True),
-    "FIFO, moving": named("fifo", blind=True),
-    "FIFO aware": named("fifo"),
-    "FIFO aware, sharing": named("fifo", sharing=True),
-    "FTF": named("finish_time_fairness", blind=True),
-    "FTF aware": named("finish_time_fairness"),
-    "isolated": named("isolated"),
-    "makespan aware": named("makespan"),
-    "makespan aware, sharing": named("makespan", sharing=True),
-    "most throughput": paying("max_sum_throughput"),
-    "least cost": paying("min_cost"),
-    "least cost, SLOs": paying("min_cost_slo"),
-    "least cost, SLOs, to the second": paying("min_cost_slo", to_the_second=True),
+    "LAS": by_name("max_min_fairness", blind=True),
+    "LAS aware": by_name("max_min_fairness"),
+    "LAS aware, sharing": by_name("max_min_fairness", sharing=True),
+    "Gandiva": lambda seed: (StickyGandiva(seed), replace(options_of(seed=seed), space_sharing=True)),
+    "AlloX": by_name("allox"),
+    "FIFO": fifo(overbook=False),
+    "FIFO, public": fifo(overbook=True),
+    "FIFO, moving": by_name("fifo", blind=True),
+    "FIFO aware": by_name("fifo"),
+    "FIFO aware, sharing": by_name("fifo", sharing=True),
+    "FTF": by_name("finish_time_fairness", blind=True),
+    "FTF aware": by_name("finish_time_fairness"),
+    "isolated": by_name("isolated"),
+    "makespan aware": by_name("makespan"),
+    "makespan aware, sharing": by_name("makespan", sharing=True),
+    "most throughput": cost_policy("max_sum_throughput"),
+    "least cost": cost_policy("min_cost"),
+    "least cost, SLOs": cost_policy("min_cost_slo"),
+    "least cost, SLOs, to the second": cost_policy("min_cost_slo", without_rounds=True),
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a run is made of.
+    """Inputs of a run.
 
     Attributes:
-        trace: such as "single", see `workload`. load: jobs an hour, or jobs where all are there at the start.
-        first, last: the jobs that count; others come until those are finished.
+        trace: name of a workload, such as "single" (see `workload`).
+        load: jobs per hour; for static traces, the number of jobs at the start.
+        first, last: range of the jobs that count. Other jobs keep arriving until these are finished.
+        workers: workers of each type.
     """
 
     trace: str
@@ -142,19 +152,22 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Its name, of one line."""
+        """Name of the case, in one line."""
         window = "" if self.last is None else f", jobs {self.first} to {self.last}"
         return f"{self.trace} {self.load:g}, seed {self.seed}{window}, {self.workers} of each type: {self.policy}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is left of a run: of the jobs that count, but utilisation, which is of all.
+    """Figures of a run, over the jobs that count.
 
     Attributes:
-        late: jobs that missed their SLO. avg_jct_heavy_s, avg_jct_light_s: of jobs of high and low weight.
-        took_s: of this process's processor. loaded: others came until the last one that counts was finished.
-        jct_s: of those that are finished.
+        late: number of jobs that missed their SLO.
+        avg_jct_heavy_s, avg_jct_light_s: average JCT of jobs of high and of low weight.
+        utilization: of the whole run.
+        took_s: CPU seconds of this process.
+        loaded: True if jobs kept arriving until the last job that counts had finished.
+        jct_s: JCTs of the finished jobs.
     """
 
     jobs: int
@@ -172,12 +185,15 @@ class Row:
 
     @property
     def complete(self) -> bool:
-        """Whether all jobs that count are finished."""
+        """True if all jobs that count are finished."""
         return len(self.jct_s) == self.jobs
 
 
 def workload(case: Case) -> Workload:
-    """The jobs of a case; of continuous ones more than the window, so that load stays until its last job is finished."""
+    """Jobs of a case.
+
+    A continuous trace has more jobs than the window, so the load stays until the last job of the window is finished.
+    """
     table, count = table_of(case), MORE * (case.last or 0)
     draws = {
         "single": Draws(),
@@ -194,7 +210,7 @@ def workload(case: Case) -> Workload:
 
 
 def table_of(case: Case) -> ThroughputTable:
-    """What jobs do on workers."""
+    """Throughput table of a case."""
     if case.trace != "cost, Figure 5.1":
         return packaged()
     kinds = tuple((job_type, 1) for job_type in FIGURE_5_1)
@@ -204,7 +220,11 @@ def table_of(case: Case) -> ThroughputTable:
 
 
 def run(case: Case) -> tuple[ClusterRun, float]:
-    """The run itself, and the seconds of this process that it took."""
+    """Simulate a case.
+
+    Returns:
+        The run, and its CPU seconds.
+    """
     types = tuple(WorkerType(name, case.workers, 1, usd) for name, usd in USD_PER_HOUR.items())
     policy, options = POLICIES[case.policy](case.seed)
     began = time.process_time()
@@ -214,11 +234,11 @@ def run(case: Case) -> tuple[ClusterRun, float]:
 
 
 def row(case: Case, found: ClusterRun, took_s: float) -> Row:
-    """The figures of a run."""
+    """Figures of a run."""
     chosen = found.records[case.first : case.last]
     heavy = [r for r in chosen if r.job.weight > 1]
     light = [r for r in chosen if r.job.weight == 1]
-    there = sum(found.capacity_s)
+    worker_s = sum(found.capacity_s)
     return Row(
         len(chosen),
         _mean(jct_s(chosen)),
@@ -228,7 +248,7 @@ def row(case: Case, found: ClusterRun, took_s: float) -> Row:
         sum(violates(r, found.ended_s) for r in chosen),
         _mean(jct_s(heavy)),
         _mean(jct_s(light)),
-        float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / there if there else 0.0,
+        float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / worker_s if worker_s else 0.0,
         round(took_s, 2),
         case.last is None or len(found.records) < MORE * case.last,
         tuple(np.round(jct_s(chosen)).astype(int).tolist()),
@@ -240,12 +260,13 @@ def _mean(values: np.ndarray) -> float:
 
 
 class Kept:
-    """Rows by the names of their cases, in a file if there is one."""
+    """Rows by the names of their cases, kept in a file if a path is given."""
 
     def __init__(self, path: Path | None, only: bool = False) -> None:
-        """
+        """Read the rows of the file, if it exists.
+
         Arguments:
-            only: make no runs: cases that are not in the file have no row.
+            only: True to simulate nothing: cases that are not in the file have no row.
         """
         self.path, self.only = path, only
         self.rows: dict[str, Row] = {}
@@ -254,7 +275,7 @@ class Kept:
             self.rows = {key: Row(**{**value, "jct_s": tuple(value["jct_s"])}) for key, value in read.items()}
 
     def __call__(self, case: Case) -> Row | None:
-        """The row of a case, made now if it is not there."""
+        """Row of a case; a missing run is simulated now."""
         if case.key in self.rows or self.only:
             return self.rows.get(case.key)
         found, took_s = run(case)
@@ -265,7 +286,7 @@ class Kept:
         return self.rows[case.key]
 
     def write(self) -> None:
-        """One case a line."""
+        """Write the file, one case per line."""
         assert self.path is not None
         lines = [f"{json.dumps(key)}: {json.dumps(asdict(value))}" for key, value in sorted(self.rows.items())]
         self.path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

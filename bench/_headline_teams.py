@@ -1,7 +1,8 @@
-"""Figures 5.12 and 5.13: teams on three workers of each of three types, a job more every 24 rounds.
+"""Figures 5.12 and 5.13: teams on three workers of each of three types; a job arrives every 24 rounds.
 
-The jobs are the published ones: of each, three throughputs drawn evenly from 0 to 1, the least on a K80 and the most on a V100;
-six jobs of each of three teams of weights 1, 2 and 3; inside a team that shares fairly jobs weigh 1 and 2 in turn.
+The jobs are the published ones. Each job has three throughputs drawn uniformly from 0 to 1, sorted so that the K80 is
+the slowest and the V100 the fastest. Three teams with weights 1, 2 and 3 have six jobs each. In a team that shares
+fairly, the jobs' weights are 1 and 2 in turn.
 """
 
 from collections.abc import Sequence
@@ -26,52 +27,55 @@ from hocket.scheduler.simulation.workload import Workload
 
 TYPES = tuple(WorkerType(name, 3) for name in ("v100", "p100", "k80"))
 JOBS, ROUNDS_APART, ROUND_S = 18, 24, 360.0
-_STEPS = 1e9  # none of them is finished
+_STEPS = 1e9  # so many that no job finishes
 
 
 def throughputs(seed: int) -> np.ndarray:
-    """Steps a second of each job on each type."""
+    """Steps per second of each job on each type."""
     draw = Random(seed)
     return np.array([sorted((draw.random() for _ in TYPES), reverse=True) for _ in range(JOBS)])
 
 
 def teams(policy: str) -> tuple[Entity, ...]:
-    """Three, all of which share inside as `policy` says."""
+    """Three teams; `policy` is the policy inside each team."""
     return tuple(Entity(f"entity {k}", k + 1.0, policy) for k in range(3))
 
 
 def jobs(policy: str) -> list[Job]:
-    """In the order in which they come."""
+    """Jobs in the order of arrival."""
     weights = [1.0 + k % 2 if policy == "fairness" else 1.0 for k in range(JOBS)]
     came_s = [k * ROUNDS_APART * ROUND_S for k in range(JOBS)]
     return [Job(str(k), f"job {k}", _STEPS, 1, came_s[k], weights[k], None, f"entity {k // 6}") for k in range(JOBS)]
 
 
 def aware(snapshot: Snapshot) -> Allocation:
-    """The policy."""
+    """Heterogeneity-aware hierarchical policy."""
     return hierarchical.allocate(snapshot)
 
 
 def blind(snapshot: Snapshot) -> Allocation:
-    """The policy as it is for one who sees no types: every job's time is on all types alike."""
+    """Heterogeneity-agnostic policy: every job's time is spread evenly over all types."""
     return evenly(hierarchical.allocate(agnostic(snapshot)), snapshot)
 
 
 def worth(seed: int, policy: str) -> np.ndarray:
-    """The sum of all normalised throughputs with 1, 2, ... jobs; blind in the first row, aware in the second."""
-    steps, there = throughputs(seed), jobs(policy)
+    """Total normalized throughput with 1, 2, ... jobs: agnostic in row 0, aware in row 1."""
+    steps, all_jobs = throughputs(seed), jobs(policy)
     columns = tuple(Placement(k) for k in range(len(TYPES)))
     found = np.zeros((2, JOBS))
     for count in range(1, JOBS + 1):
-        active = tuple(Active(job, _STEPS) for job in there[:count])
+        active = tuple(Active(job, _STEPS) for job in all_jobs[:count])
         snapshot = Snapshot(TYPES, columns, active, steps[:count], entities=teams(policy))
-        for way, allocate in enumerate((blind, aware)):
-            found[way, count - 1] = (allocate(snapshot).throughput(snapshot) / equal_share(snapshot)).sum()
+        for row, allocate in enumerate((blind, aware)):
+            found[row, count - 1] = (allocate(snapshot).throughput(snapshot) / equal_share(snapshot)).sum()
     return found
 
 
 def runs(seed: int, policy: str) -> Sequence[tuple[str, ClusterRun]]:
-    """The same in rounds, for the figures: until one round after the last job has been there as long as the others."""
+    """Simulate the same in rounds, for the figures.
+
+    The simulation ends 25 rounds after the last arrival: the usual 24, and one more.
+    """
     steps = throughputs(seed)
     end = Job("end", "job 0", 1e-6, 1, JOBS * ROUNDS_APART * ROUND_S, 1e3)
     places = tuple((t.name, True) for t in TYPES)

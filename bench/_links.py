@@ -1,4 +1,7 @@
-"""One worker that measures the link to the other, for bench_slow_link.py. Prints one JSON line on rank 0."""
+"""One worker that measures the link to its peer, for bench_slow_link.py.
+
+Rank 0 prints one JSON line.
+"""
 
 import json
 
@@ -11,7 +14,7 @@ from hocket.util.schema import as_data
 
 
 def main() -> None:
-    """Measure point-to-point and all-reduce for some seconds."""
+    """Measure point-to-point transfers and all-reduce for some seconds."""
     dist.init_process_group("gloo")
     workers = dist.get_world_size()
     sizes = tuple(2**k for k in range(10, 23, 2))

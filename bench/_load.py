@@ -1,6 +1,8 @@
-"""A load on one core: busy for some milliseconds of every period, pinned, until its time is over or its parent is gone.
+"""Load on one core: pinned, and busy for some milliseconds of every period.
 
-python bench/_load.py [--core 0] [--busy-ms 33] [--period-ms 100] [--seconds 5]
+It ends after the given seconds, or when its parent process is gone.
+
+    python bench/_load.py [--core 0] [--busy-ms 33] [--period-ms 100] [--seconds 5]
 """
 
 import argparse
@@ -9,7 +11,7 @@ import time
 
 
 def main() -> None:
-    """Be busy."""
+    """Alternate between busy waiting and sleep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--busy-ms", type=float, default=33.0)

@@ -1,4 +1,7 @@
-"""Network namespaces joined by shaped links over a bridge: a slow network on one machine. Needs root and iproute2."""
+"""Slow network on one machine: network namespaces joined by shaped links over a bridge.
+
+It needs root and iproute2.
+"""
 
 import os
 import shutil
@@ -14,7 +17,7 @@ _HUB, _BRIDGE = "hocket-hub", "hkbr"
 
 
 def missing() -> str:
-    """Why this cannot run here, or nothing."""
+    """Reason why this cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
     absent = [tool for tool in ("ip", "tc", "taskset") if shutil.which(tool) is None]
@@ -23,13 +26,16 @@ def missing() -> str:
 
 @contextmanager
 def slow_link(mbit_per_s: int, workers: int = 2) -> Iterator[None]:
-    """A namespace for each worker while the block runs; what each sends, and what it gets, is shaped by a token bucket."""
+    """Create one network namespace per worker while the block runs.
+
+    A token bucket shapes the traffic that each worker sends and receives.
+    """
     _remove()
     try:
         _run("ip", "netns", "add", _HUB)
         _run("ip", "-n", _HUB, "link", "add", _BRIDGE, "type", "bridge")
         _run("ip", "-n", _HUB, "link", "set", _BRIDGE, "up")
-        # Little, or short messages look too quick.
+        # The bucket is small; otherwise short messages would appear too fast.
         burst_bytes = max(32 * 1024, mbit_per_s * 1_000_000 // 8 // 1000)
         shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", str(burst_bytes), "latency", "100ms")
         for name, address, interface in zip(NAMES[:workers], ADDRESSES, INTERFACES, strict=False):
@@ -50,7 +56,10 @@ def slow_link(mbit_per_s: int, workers: int = 2) -> Iterator[None]:
 
 
 def command(rank: int, arguments: Sequence[str]) -> list[str]:
-    """A command inside the namespace of one of the workers, pinned to a core, its own while there are enough."""
+    """Command inside the namespace of one worker, pinned to a core.
+
+    Each worker has its own core while there are enough.
+    """
     return ["ip", "netns", "exec", NAMES[rank], "taskset", "-c", str(rank % (os.cpu_count() or 1)), *arguments]
 
 

@@ -1,9 +1,11 @@
-"""One worker of bench_overlap.py: trains with buckets and threads drawn at random, or with given ones and with DDP in turn.
+"""One worker of bench_overlap.py.
+
+It trains with buckets and threads drawn at random, or with given plans and DDP in turn:
 
     _overlap.py JOB FOLDER draw DRAWS STEPS
     _overlap.py JOB FOLDER plans ROUNDS STEPS
 
-Reads plans from FOLDER and leaves what it has noted in notes-RANK.json or rounds-RANK.json there.
+It reads plans from FOLDER and writes its measurements to notes-RANK.json or rounds-RANK.json there.
 """
 
 import json
@@ -31,13 +33,13 @@ WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
 
 
 def main() -> None:
-    """Do what the arguments say."""
-    path, folder, what, count, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+    """Measure as the arguments say."""
+    path, folder, mode, count, steps = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, cpu, progress = dist.get_rank(), torch.device("cpu"), Heartbeat.private()
     job = load_job(path)
-    if what == "draw":
+    if mode == "draw":
         plan, drawing = Plan.read(folder / "default.yaml"), BucketSampling(count, steps, THREADS)
         captured = capture(job, plan.microbatch_size)
         found: Any = measure(captured, plan, rank, cpu, drawing, Telemetry(progress, lambda event: None))
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def ddp(job: Job, steps: int) -> float:
-    """Median seconds of a backward under DistributedDataParallel, its all-reduces included."""
+    """Median seconds of a backward pass under DistributedDataParallel, with its all-reduces."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model, times = DistributedDataParallel(job.model), []
     optimizer = job.optimizer(model.parameters())

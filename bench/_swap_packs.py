@@ -1,10 +1,13 @@
-"""Packs of layers for plans that swap, as benches cut them: neighbours, until the next one would be too much."""
+"""Packs of consecutive layers for plans that swap, as the benchmarks cut them."""
 
 from hocket.profiling.profile import ModelProfile
 
 
 def packs_of(profile: ModelProfile, most_bytes: float) -> list[tuple[str, ...]]:
-    """Names of the layers of each pack, whose weights are at most so many bytes, or one layer's."""
+    """Names of the layers of each pack.
+
+    The weights of a pack are at most `most_bytes`, unless the pack is a single layer.
+    """
     packs, size = list[list[str]]([[]]), 0.0
     for layer in profile.layers:
         if packs[-1] and size + layer.weights_bytes > most_bytes:

@@ -1,4 +1,4 @@
-"""The other side of bench_pipelining.py: torch.distributed.pipelining with the same GPT, stages and microbatches."""
+"""torch.distributed.pipelining with the GPT, stages and microbatches of bench_pipelining.py."""
 
 import torch
 from jobs.gpt import BATCH_SIZE, N_LAYER, SEQ, make_model, make_optimizer
@@ -26,7 +26,7 @@ class First(nn.Module):
 
 
 class Last(nn.Module):
-    """The second half of the blocks and the head."""
+    """Second half of the blocks and the head."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Pipelining:
         self.data = Text(SEQ)
 
     def train(self, batches: int) -> None:
-        """Train on the first so many batches."""
+        """Train on the first `batches` batches."""
         for step in range(batches):
             samples = [self.data[i] for i in order(step, BATCH_SIZE, len(self.data), 0)]
             tokens, targets = (torch.stack(column) for column in zip(*samples, strict=True))

@@ -1,4 +1,4 @@
-"""What the workers of a comparison over a network need: an environment, a port, and their last word."""
+"""Helpers for workers that a network comparison starts: environment, port, and last JSON line."""
 
 import json
 import os
@@ -10,14 +10,14 @@ HERE = Path(__file__).resolve().parent
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, on the loopback interface."""
+    """Port of the loopback interface that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(rank: int, world: int, address: str, port: int, interface: str = "lo") -> dict[str, str]:
-    """What torch.distributed reads to find the others."""
+    """Environment variables of one worker, from which torch.distributed finds the others."""
     return {
         **os.environ,
         "RANK": str(rank),
@@ -32,7 +32,7 @@ def environment(rank: int, world: int, address: str, port: int, interface: str =
 
 
 def last_json(text: str) -> dict[str, Any]:
-    """The last line of some output that is a JSON object."""
+    """Last line of an output that is a JSON object."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             found: dict[str, Any] = json.loads(line)

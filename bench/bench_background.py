@@ -1,10 +1,18 @@
-"""A foreground job and a background job on one cluster, by simulation, beside what DeepPool measured (figures 9, 10 and 11).
+"""Simulated foreground and background job on one cluster, compared with DeepPool's measurements (figures 9, 10 and 11).
 
-Run: python -m bench.bench_background [--model vgg16] [--points | --mechanisms] [--overlap]
-Data: shared/data/deeppool (public profiles of an A100, as bench_burst). 8 GPUs, the paper's batches; both jobs train the same model.
-DP: data parallelism on all. BP: the fastest burst-parallel plan. BP + gaps: a background in its gaps. BP + Col: beside its layers, too.
-Partition: data parallelism on 1, 2, 4 or 8 GPUs, the background alone on the others. All-reduces come after the backward, as in
-section 4.1 (`--overlap`: beside it, as our programs have them). The paper's figures are pictures: its text is what is compared with.
+    python -m bench.bench_background [--model vgg16] [--points | --mechanisms] [--overlap]
+
+The data is shared/data/deeppool (public profiles of an A100, as in bench_burst). There are 8 GPUs and the paper's batch
+sizes, and both jobs train the same model. The rows are:
+
+- DP: data parallelism on all GPUs.
+- BP: the fastest burst-parallel plan.
+- BP + gaps: BP with a background job in its gaps.
+- BP + Col: BP with a background job in its gaps and concurrent with its layers.
+- Partition: data parallelism on 1, 2, 4 or 8 GPUs, and the background job alone on the others.
+
+All-reduces follow the backward pass, as in section 4.1; with `--overlap` they overlap with it, as in Hocket's programs.
+The paper's figures are drawings without numbers, so the results are compared with figures in its text.
 """
 
 import argparse
@@ -34,11 +42,12 @@ LIMITS: dict[str, tuple[float | None, ...]] = {
     "wrn101_2": (4.0, None),
     "inception_v3": (8.0, None),
 }
-# Of a step of the background: "DeepPool runs background DNN jobs with small batch sizes" (section 5).
+# Samples per background step: "DeepPool runs background DNN jobs with small batch sizes" (section 5).
 SIZES = (2, 4, 8)
-# "The computation cost of each layer is often reduced below 100 us" (section 8): what is longer here is several kernels.
+# "The computation cost of each layer is often reduced below 100 us" (section 8): longer layers count as several
+# kernels.
 LAUNCH_S = 100e-6
-# Between 1 and 2, so that all-reduces, which take twice as long, are left alone.
+# Between 1 and 2, so that nothing runs concurrently with all-reduces, which would take twice as long.
 SLOWEST = 1.5
 COL = Collocation(launch_s=LAUNCH_S, slowdown_limit=SLOWEST)
 GAPS = Collocation(launch_s=LAUNCH_S, slowdown_limit=SLOWEST, beside=False)
@@ -61,7 +70,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Point:
-    """One way to use the cluster: samples a second of both jobs."""
+    """One way to use the cluster, with the samples per second of both jobs."""
 
     name: str
     size: int
@@ -70,12 +79,12 @@ class Point:
 
     @property
     def total(self) -> float:
-        """Of the cluster."""
+        """Samples per second of both jobs together."""
         return self.foreground + self.background
 
 
 class Bench:
-    """Everything about one model."""
+    """Simulations of one model."""
 
     def __init__(self, model: str, overlap: bool) -> None:
         self.model, self.batch, self.profile = model, BATCHES[model], profile(model)
@@ -84,7 +93,11 @@ class Bench:
         self.job, self.points = cache(self._job), cache(self._points)
 
     def _run(self, strategy: str, runs: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> SimulationResult:
-        """A plan of runs of layers on devices, played."""
+        """Simulate a plan.
+
+        Arguments:
+            runs: consecutive layers and their devices, for each stage.
+        """
         space = SearchSpace(self.profile, cluster(GPUS), self.batch, bucket_bytes=self.bucket_bytes)
         names = [layer.name for layer in self.profile.layers]
         stages = []
@@ -97,11 +110,14 @@ class Bench:
         return played(plan, self.profile, REPEATS)
 
     def _parallel(self, gpus: int) -> SimulationResult:
-        """Data parallelism on some GPUs."""
+        """Simulate data parallelism on `gpus` GPUs."""
         return self._run("data_parallel", [(tuple(range(len(self.profile.layers))), tuple(range(gpus)))])
 
     def _burst(self, limit: float | None) -> SimulationResult:
-        """The fastest burst-parallel plan under a limit; data parallelism where that is what it is."""
+        """Simulate the fastest burst-parallel plan under an amplification limit.
+
+        If that plan is data parallelism, it is simulated as data parallelism.
+        """
         runs = [
             (run.layers, run.devices)
             for run in plan_burst(self.profile, cluster(GPUS), self.batch, BurstLimits(limit)).runs
@@ -109,20 +125,20 @@ class Bench:
         return self.parallel(GPUS) if len(runs) == 1 and len(runs[0][1]) == GPUS else self._run("burst_parallel", runs)
 
     def _job(self, size: int) -> Background:
-        """The background with some samples a step."""
+        """Background job with `size` samples per step."""
         return background_of(played(alone(self.profile, cluster(GPUS), size), self.profile), self.model)
 
     def rate(self, outcome: SimulationResult) -> float:
-        """Samples a second of a foreground alone."""
+        """Samples per second of a foreground job that runs alone."""
         return self.batch / steady_state(outcome).iteration_s
 
     def partitions(self, size: int) -> list[Point]:
-        """The four of figure 10."""
+        """The four partitions of figure 10."""
         rate = self.job(size).samples_per_s
         return [Point(f"DP on {g}", size, self.rate(self.parallel(g)), (GPUS - g) * rate) for g in (1, 2, 4, 8)]
 
     def together(self, limit: float | None, size: int, rules: Collocation) -> Point:
-        """A burst-parallel plan with a background."""
+        """Burst-parallel plan with a background job."""
         found = collocate(self.burst(limit), self.job(size), rules)
         widths = "-".join(str(len(stage.devices)) for stage in found.foreground.program.stages)
         return Point(widths, size, found.foreground_samples_per_s, sum(found.background_samples_per_s.values()))
@@ -132,19 +148,23 @@ class Bench:
         return tuple(self.together(limit, size, rules) for limit in LIMITS[self.model] for size in SIZES)
 
     def chosen(self, rules: Collocation) -> Point:
-        """The most of the cluster with as little of the foreground lost as the paper says; else with the least lost."""
+        """Point with the most samples per second of both jobs.
+
+        Only points count that lose at most `MOST_LOST`, the paper's figure, of the foreground. If there is none, the
+        point with the fastest foreground is returned.
+        """
         least = (1 - MOST_LOST) * self.fastest
         fitting = [point for point in self.points(rules) if point.foreground >= least]
         return max(fitting or self.points(rules), key=lambda p: p.total if fitting else p.foreground)
 
     @property
     def fastest(self) -> float:
-        """The foreground of the fastest burst-parallel plan alone."""
+        """Samples per second of the fastest burst-parallel plan alone."""
         return max(self.rate(self.burst(limit)) for limit in LIMITS[self.model])
 
 
 def overview(bench: Bench) -> None:
-    """Figure 9: what each way to use the cluster gets out of it."""
+    """Print figure 9: the throughput of each way to use the cluster."""
     parallel, bursts = bench.rate(bench.parallel(GPUS)), bench.fastest
     share = bench.batch // GPUS
     alike = bench.together(None, share, COL)
@@ -171,7 +191,7 @@ def overview(bench: Bench) -> None:
 
 
 def tradeoff(bench: Bench, every: bool) -> None:
-    """Figure 10: foreground and throughput, beside partitions with the same background."""
+    """Print figure 10: foreground and total throughput, compared with partitions that have the same background job."""
     single = bench.rate(bench.parallel(1))
     gains: dict[str, float] = {}
     mores: dict[str, float] = {}
@@ -195,7 +215,7 @@ def tradeoff(bench: Bench, every: bool) -> None:
 
 
 def mechanisms(bench: Bench) -> None:
-    """Figure 11: what each mechanism adds; the paper tells only in which direction."""
+    """Print figure 11: the effect of each mechanism. The paper's text tells only the direction."""
     whole = len(bench.job(32).divided(LAUNCH_S).launches)
 
     def ways() -> Iterator[tuple[str, int, Collocation]]:
@@ -218,18 +238,18 @@ def mechanisms(bench: Bench) -> None:
 
 
 def main() -> None:
-    """Print figures 9 and 10 in numbers."""
+    """Print the numbers of figures 9 and 10."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=tuple(MODELS), help="one model only")
-    parser.add_argument("--points", action="store_true", help="every point of figure 10")
-    parser.add_argument("--mechanisms", action="store_true", help="figure 11 as well: what each mechanism adds")
-    parser.add_argument("--overlap", action="store_true", help="all-reduces beside the backward")
-    asked = parser.parse_args()
-    for model in [asked.model] if asked.model else MODELS:
-        bench = Bench(model, asked.overlap)
+    parser.add_argument("--model", choices=tuple(MODELS), help="evaluate only this model")
+    parser.add_argument("--points", action="store_true", help="print every point of figure 10")
+    parser.add_argument("--mechanisms", action="store_true", help="also print figure 11: the effect of each mechanism")
+    parser.add_argument("--overlap", action="store_true", help="overlap all-reduces with the backward pass")
+    arguments = parser.parse_args()
+    for model in [arguments.model] if arguments.model else MODELS:
+        bench = Bench(model, arguments.overlap)
         overview(bench)
-        tradeoff(bench, asked.points)
-        if asked.mechanisms:
+        tradeoff(bench, arguments.points)
+        if arguments.mechanisms:
             mechanisms(bench)
 
 

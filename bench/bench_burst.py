@@ -1,9 +1,11 @@
-"""Burst-parallel plans beside DeepPool's public planner: seconds of the search, and both plans under one cost model.
+"""Burst-parallel plans compared with DeepPool's public planner: search times, and both plans under one cost model.
 
-Run: python -m bench.bench_burst [--rows | --printed | --whole | --simulated | --searched] [--model vgg16]
-Data: shared/data/deeppool (profiles of one A100, and what the public planner answered). For every model, number of GPUs, batch and
-amplification limit of its answers: the public planner's own time for its plan, that plan's time under our costs, and our plan's.
-A public plan that is above its limit under our costs is also compared with ours under the amplification that it has.
+    python -m bench.bench_burst [--rows | --printed | --whole | --simulated | --searched] [--model vgg16]
+
+The data is shared/data/deeppool: profiles of one A100, and the answers of the public planner. An answer is for a model,
+a number of GPUs, a batch size and an amplification limit. For each, the script compares the public planner's own time
+of its plan, the time of that plan under our costs, and the time of our plan. If a public plan exceeds its limit under
+our costs, it is also compared with our plan under the amplification that the public plan really has.
 """
 
 import argparse
@@ -33,8 +35,8 @@ from hocket.strategies.burst.planner import BurstPlan, DeviceCounts, plan_burst,
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
 MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}
-GOALS_S = {"vgg16": 0.02, "wrn101_2": 0.04, "inception_v3": 1.5}  # at 1,024 GPUs, on one core
-# The public planner's link: so many bytes a second and GPU, so long until the first one comes; no start-up of an all-reduce.
+GOALS_S = {"vgg16": 0.02, "wrn101_2": 0.04, "inception_v3": 1.5}  # longest search at 1,024 GPUs, on one core
+# The public planner's link: bytes per second per GPU, and latency. It has no start-up time of an all-reduce.
 BYTES_PER_S, LATENCY_S = 266e9, 240e-6
 NO_LIMIT = 99
 EPSILON = 1e-9
@@ -42,21 +44,24 @@ EPSILON = 1e-9
 
 @cache
 def profile(model: str) -> ModelProfile:
-    """The public profile; Inception's with its graph."""
+    """Public profile of a model; Inception's profile has its layer graph."""
     path = DATA / MODELS[model]
     return burst_inception.read(path) if model == "inception_v3" else deeppool.read(path)
 
 
 @cache
 def cluster(gpus: int) -> Cluster:
-    """GPUs on one switch that never blocks; its all-reduce sends what the public planner counts, the gradients once."""
+    """GPUs on one non-blocking switch.
+
+    An all-reduce sends the gradients once, as the public planner counts it.
+    """
     ring = Link(2 * BYTES_PER_S, 0.0)
     level = Level("switch", gpus, BYTES_PER_S, LATENCY_S, shared=False, all_reduce=ring)
     return Cluster("a100s", (level,), "a100-40gb")
 
 
 def timed(row: dict[str, Any], runs: int) -> tuple[float, BurstPlan]:
-    """Least processor time of some searches, and the plan."""
+    """Least CPU time of `runs` searches, and the plan."""
     least, plan = float("inf"), None
     for _ in range(runs):
         start = time.process_time()
@@ -67,17 +72,18 @@ def timed(row: dict[str, Any], runs: int) -> tuple[float, BurstPlan]:
 
 
 def limit_of(row: dict[str, Any]) -> float | None:
-    """The row's amplification limit, None for no limit."""
+    """Amplification limit of a row; None for no limit."""
     return None if row["lim"] == NO_LIMIT else row["lim"]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One answer of the public planner beside ours; seconds of an iteration.
+    """One answer of the public planner compared with ours; times are seconds of an iteration.
 
     Attributes:
-        theirs: its plan under our costs, None where it cannot be run.
-        same: our plan under the amplification that theirs has, where that is above the limit.
+        theirs: public plan under our costs; None if it cannot run.
+        same: our plan under the amplification of `theirs`; None unless that exceeds the limit.
+        faults: what is wrong with the public plan, in words.
     """
 
     row: dict[str, Any]
@@ -88,7 +94,7 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Which plan is better, and why where theirs seems to be."""
+        """Verdict: which plan is better, and if theirs seems faster, whether it breaks its limit."""
         if self.theirs is None:
             return "theirs cannot be run"
         if self.ours.iteration_s <= self.theirs.iteration_s * (1 + EPSILON):
@@ -99,7 +105,7 @@ class Compared:
 
 
 def compared(row: dict[str, Any]) -> Compared:
-    """Both plans of one row."""
+    """Compare both plans of one row."""
     job, where, batch, limit = profile(row["model"]), cluster(row["gpus"]), row["batch"], limit_of(row)
     ours = plan_burst(job, where, batch, BurstLimits(limit))
     faults = []
@@ -131,14 +137,14 @@ def compared(row: dict[str, Any]) -> Compared:
 
 
 def answers(models: list[str]) -> Iterator[dict[str, Any]]:
-    """The public planner's answers, data parallelism left out."""
+    """Yield the public planner's answers, without data parallelism."""
     for row in json.loads((DATA / "reference.json").read_text()):
         if row["model"] in models and not row["dp"]:
             yield row
 
 
 def searches(models: list[str]) -> None:
-    """Print search times beside the public planner's."""
+    """Print our search times and the public planner's."""
     print(f"{'model':14}{'GPUs':>6}{'batch':>7}{'limit':>7}{'ours':>10}{'public':>10}{'goal':>8}   ours / public plan")
     for row in answers(models):
         if row["pad"] or row["batch"] != row["gpus"] * (4 if row["gpus"] == 8 else 1):
@@ -152,7 +158,11 @@ def searches(models: list[str]) -> None:
 
 
 def comparison(models: list[str], every: bool) -> None:
-    """Print the plans of both, or what became of all of them."""
+    """Print both plans of every answer, or only a summary.
+
+    Arguments:
+        every: True to print every answer.
+    """
     counts: dict[str, Counter[str]] = {model: Counter() for model in models}
     gains: dict[str, list[float]] = {model: [] for model in models}
     slower: Counter[str] = Counter()
@@ -179,7 +189,10 @@ def comparison(models: list[str], every: bool) -> None:
 
 
 def printed(models: list[str]) -> None:
-    """Print Algorithm 1 as printed beside the exact search, without what was filled."""
+    """Print Algorithm 1 as printed in the paper against the exact search.
+
+    Answers with filled profile entries are left out.
+    """
     print(
         f"{'model':14}{'GPUs':>6}{'batch':>7}{'limit':>7}{'printed':>10}{'exact':>10}  layers above the limit as printed, the worst"
     )
@@ -197,7 +210,7 @@ def printed(models: list[str]) -> None:
 
 
 def whole(models: list[str]) -> None:
-    """Print plans under a limit of every layer beside plans under the same limit of the whole."""
+    """Print plans under a limit on every layer against plans under the same limit on the whole plan."""
     print(
         f"{'model':14}{'GPUs':>6}{'limit':>7}{'of every layer':>24}{'of the whole':>24}{'searched':>10}{'parallel':>10}"
     )
@@ -215,7 +228,7 @@ def whole(models: list[str]) -> None:
 
 
 def simulated(models: list[str]) -> None:
-    """Print our plans of chains for 8 GPUs beside the simulated programs of them."""
+    """Print our plans of models without branches for 8 GPUs against simulations of their programs."""
     print(
         f"{'model':14}{'batch':>6}{'limit':>7}{'planned':>12}{'of it sync':>12}{'simulated':>12}  amplification, both; devices"
     )
@@ -240,7 +253,10 @@ def simulated(models: list[str]) -> None:
 
 
 def searched(models: list[str]) -> None:
-    """Print what `hocket plan` finds on 8 GPUs under limits: of all strategies, and of burst-parallel plans under that of every layer."""
+    """Print the plans that `hocket plan` finds on 8 GPUs under amplification limits.
+
+    The column `every layer` is the burst-parallel plan with the same limit on every layer.
+    """
     print(f"{'model':14}{'limit':>7}{'amplif.':>9}{'iteration':>12}{'every layer':>13}  plan, of choices, in seconds")
     for model in models:
         job, where = profile(model), cluster(8)
@@ -252,25 +268,27 @@ def searched(models: list[str]) -> None:
 
 
 def main() -> None:
-    """Print search times, and what became of the plans."""
+    """Print search times and a comparison of plans, or the table of one option."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=tuple(MODELS), help="one model only")
-    parser.add_argument("--rows", action="store_true", help="every answer of the public planner")
-    parser.add_argument("--printed", action="store_true", help="Algorithm 1 as printed beside the exact search")
+    parser.add_argument("--model", choices=tuple(MODELS), help="evaluate only this model")
+    parser.add_argument("--rows", action="store_true", help="print every answer of the public planner")
+    parser.add_argument("--printed", action="store_true", help="compare Algorithm 1 as printed with the exact search")
     parser.add_argument(
-        "--whole", action="store_true", help="a limit of the whole beside the same limit of every layer"
+        "--whole", action="store_true", help="compare a limit on the whole plan with the same limit on every layer"
     )
-    parser.add_argument("--simulated", action="store_true", help="plans of chains beside their simulated programs")
-    parser.add_argument("--searched", action="store_true", help="the best plans of all strategies under limits")
-    chosen = parser.parse_args()
-    models = [chosen.model] if chosen.model else list(MODELS)
+    parser.add_argument(
+        "--simulated", action="store_true", help="compare plans of chains with their simulated programs"
+    )
+    parser.add_argument("--searched", action="store_true", help="print the best plans of all strategies under limits")
+    arguments = parser.parse_args()
+    models = [arguments.model] if arguments.model else list(MODELS)
     modes = {"printed": printed, "whole": whole, "simulated": simulated, "searched": searched}
     for name, show in modes.items():
-        if getattr(chosen, name):
+        if getattr(arguments, name):
             show(models)
             return
     searches(models)
-    comparison(models, chosen.rows)
+    comparison(models, arguments.rows)
 
 
 if __name__ == "__main__":

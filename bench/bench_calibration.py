@@ -1,10 +1,10 @@
-"""Profiles that are worked out for this machine's cores, beside measured ones: as they are, and calibrated by one other model.
+"""Errors of analytic profiles for this machine's cores, uncalibrated and calibrated with one other model.
 
     python bench/bench_calibration.py [--budget-s 8] [--jobs gpt gpt-wide vgg lstm]
 
-Each job is measured and sketched; then each is foreseen with what each other one has taught. Prints one JSON line a pair: the
-error of a forward and backward of the largest microbatch, of the sum over layers. Seconds are those of the processor, since a
-machine that others share is now faster and now slower.
+Each job is measured and sketched. Then each job is predicted with the calibration from each other job. The script
+prints one JSON line per pair: the error of the forward and backward time of the largest microbatch, summed over layers.
+Times are CPU seconds, because the speed of a shared machine changes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SIZES = (2, 4)
 
 
 def job_of(name: str) -> Job:
-    """A job of the zoo, of a size that a core trains in moments."""
+    """Small job that one core trains quickly."""
     match name:
         case "gpt":
             return models.job("gpt", n_layer=4, d_model=128, n_head=4, seq=128, optimizer=torch.optim.Adam)
@@ -41,12 +41,12 @@ def job_of(name: str) -> Job:
 
 
 def seconds(profile: ModelProfile) -> float:
-    """Of one forward and backward of the largest microbatch."""
+    """Seconds of one forward and backward pass of the largest microbatch."""
     return sum(layer.forward_s[-1] + layer.backward_s[-1] for layer in profile.layers)
 
 
 def main() -> None:
-    """Print the lines."""
+    """Print one line per pair of jobs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--budget-s", type=float, default=8.0)
     parser.add_argument("--jobs", nargs="+", default=["gpt", "gpt-wide", "vgg", "lstm", "resnet"])

@@ -1,11 +1,11 @@
-"""Seconds that steps wait for checkpoints: written while the next steps run, and before them.
+"""Time that training steps wait for checkpoints: saved in the background, and saved between steps.
 
     python bench/bench_checkpoints.py [--rounds 3] [--steps 40] [--every 10]
 
-A GPT with Adam trains on two local workers, with data parallelism: without checkpoints, with checkpoints in the background
-(the default), and with checkpoints between steps (--no-async-save). Printed are the seconds of the whole run, how much
-checkpoints add to it, and for how long steps waited for them, as a share of the steps' time. The three runs take turns, so
-that a slow spell of the machine affects all of them.
+A GPT with Adam trains on two local workers with data parallelism, in three variants: without checkpoints, with
+checkpoints in the background (the default), and with checkpoints between steps (--no-async-save). The script prints the
+seconds of the whole run, the overhead of checkpoints, and the time that steps wait for them, as a share of the steps'
+time. The variants alternate, so that a slow phase of the machine affects all of them.
 """
 
 import argparse
@@ -30,12 +30,12 @@ job = models.job("gpt", n_layer=4, d_model=320, n_head=5, seq=64, batch_size=8, 
 
 
 def main() -> None:
-    """Train in turns, and print a table."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--steps", type=int, default=40)
-    asked.add_argument("--every", type=int, default=10)
-    options = asked.parse_args()
+    """Train the variants in turn, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--every", type=int, default=10)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = folder / "job.py"

@@ -1,10 +1,13 @@
-"""The simulator beside the public one: average JCT, utilisation and speed; and 5,000 jobs with an allocation at every event.
+"""Cluster simulator compared with the public one: average JCT, utilization and speed.
 
     python -m bench.bench_cluster_simulator [--all] [--long]
 
-Times are of this process's processor. The public simulator's answers and times are read from the data beside the repository, where
-they are; its times are those of another machine, so that ratios of speed are rough. With --all, the figures that were measured under
-more policies, seeds and rates, for jobs of several workers and solvers (bench/public_simulator.json, which says how) come after that.
+--all adds figures of the public simulator for more policies, seeds, arrival rates, solvers, and jobs with several
+workers (bench/public_simulator.json, which says how they were measured). --long adds a run of 5,000 jobs with an
+allocation at every event.
+
+Times are CPU seconds of this process. Answers and times of the public simulator are read from the data beside the
+repository, if it exists. Those times were measured on another machine, so the ratios of speed are rough.
 """
 
 import json
@@ -34,14 +37,20 @@ MEASURED = Path(__file__).parent / "public_simulator.json"
 
 
 class Case(NamedTuple):
-    """A policy of ours: by name, blind to types, with jobs that may share workers."""
+    """A policy of ours.
+
+    Attributes:
+        name: name of the policy.
+        blind: True for the heterogeneity-agnostic version.
+        shares: True if jobs may share workers.
+    """
 
     name: str
     blind: bool = False
     shares: bool = False
 
     def made(self) -> tuple[Policy, SimulatorOptions]:
-        """A new one, and the options that it is run with."""
+        """Create a new policy, and the options of its run."""
         policy, options = as_published(self.name, self.blind)
         return policy, replace(options, space_sharing=self.shares)
 
@@ -62,14 +71,14 @@ CASES = {
 
 
 def timed(work: Workload, policy: Policy, options: SimulatorOptions) -> tuple[ClusterRun, float]:
-    """A run, and the seconds that it took."""
+    """Simulate, and measure the CPU seconds."""
     began = time.process_time()
     run = simulate(work, TYPES, packaged(), policy, options)
     return run, time.process_time() - began
 
 
-def beside_the_public_one() -> None:
-    """One line a policy."""
+def compare_with_public() -> None:
+    """Print one line per policy, with the public simulator's answer."""
     reference = json.loads((FOLDER / "reference.json").read_text())
     work = read_workload(FOLDER / "single_r4_s0.json")
     first, last = WINDOW
@@ -88,8 +97,11 @@ def beside_the_public_one() -> None:
         )
 
 
-def beside_what_was_measured() -> None:
-    """One line a run; runs of one policy and workload that differ in the solver only are one run here."""
+def compare_with_measured() -> None:
+    """Print one line per run of the public simulator.
+
+    Runs that differ only in the public simulator's solver are one run here.
+    """
     print(
         f"{'policy':26} {'workload':21} {'jobs':>9} {'solver':>8} {'avg JCT, s':>10} {'public':>8} {'differs':>8} {'ended':>7} {'s':>6}"
     )
@@ -113,19 +125,19 @@ def beside_what_was_measured() -> None:
 
 
 def long_trace() -> None:
-    """5,000 jobs of one worker, 5.6 an hour on 108 workers."""
+    """Simulate 5,000 jobs of one worker each, 5.6 per hour on 108 workers."""
     run, took_s = timed(continuous(packaged(), 5000, 5.6, 0), policy_named("max_min_fairness"), SimulatorOptions())
     print(f"5,000 jobs: {took_s:.1f} s, {run.rounds} rounds, {run.allocations} allocations")
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print all tables."""
     if (FOLDER / "reference.json").exists():
-        beside_the_public_one()
+        compare_with_public()
     else:
         print(f"No public answers at {FOLDER}: nothing to compare with.")
     if "--all" in sys.argv[1:] and FOLDER.exists():
-        beside_what_was_measured()
+        compare_with_measured()
     if "--long" in sys.argv[1:]:
         long_trace()
 

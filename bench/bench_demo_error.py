@@ -1,12 +1,17 @@
-"""Errors of `hocket demo`'s predictions, on idle cores and beside a load that has one core for a third of the time.
+"""Prediction errors of `hocket demo`, on idle cores and under a load that takes one core for a third of the time.
 
-    python bench/bench_demo_error.py [--rounds 3] [--patterns idle third] [--steps 40] [--output bench/results/demo_error.jsonl]
-    python bench/bench_demo_error.py --rounds 0       # the summary of what the file has
+    python bench/bench_demo_error.py [--rounds 3] [--patterns idle third] [--steps 40] [--output FILE]
+    python bench/bench_demo_error.py --rounds 0       # summarize the runs in the file
 
-Each round runs the demo once under each pattern. One JSON line a run is printed and added to the file, then one a pattern over all runs
-in the file: the mean absolute error of the iteration time and its range, as predicted and at the machine's pace; the parts of the error
-(mean absolute values); and by how much the plan that was predicted to be the fastest was slower than the fastest one. `third`: a process
-on the first core that is busy 33 ms of every 100 ms (_load.py). Errors are (predicted - measured) / measured.
+Each round runs the demo once under each load pattern. The script prints one JSON line per run and appends it to the
+file (bench/results/demo_error.jsonl). Then it prints one line per pattern, over all runs in the file:
+
+- mean absolute error of the iteration time and its range, as predicted and at the machine's pace;
+- parts of the error (mean absolute values);
+- how much slower the plan that was predicted to be the fastest was than the fastest one.
+
+`third` is a process on the first core that is busy for 33 ms of every 100 ms (_load.py). Errors are
+(predicted - measured) / measured.
 """
 
 import argparse
@@ -28,7 +33,7 @@ _LONGEST_S = 3600
 
 @contextmanager
 def load(pattern: str) -> Iterator[None]:
-    """The load of a pattern, for as long as the context."""
+    """Run the load of a pattern while the block runs."""
     if pattern == "idle":
         yield
         return
@@ -41,7 +46,7 @@ def load(pattern: str) -> Iterator[None]:
 
 
 def run(pattern: str, steps: int) -> dict[str, Any]:
-    """One demo."""
+    """Run the demo once."""
     with tempfile.TemporaryDirectory() as folder, load(pattern):
         command = [sys.executable, "-m", "hocket", "demo", "--json", "--steps", str(steps), "-o", folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -61,7 +66,7 @@ def run(pattern: str, steps: int) -> dict[str, Any]:
 
 
 def summary(pattern: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """All runs of one pattern together."""
+    """Summary of all runs of one pattern."""
     found: dict[str, Any] = {"pattern": pattern, "runs": len(runs)}
     for name, key in (("predicted", "predicted_s"), ("paced", "paced_s")):
         errors = [[row[key] / row["measured_s"] - 1 for row in one["rows"]] for one in runs]
@@ -88,7 +93,7 @@ def summary(pattern: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run, keep, and sum up."""
+    """Run the demos, append their results to the file, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))

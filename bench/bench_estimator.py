@@ -1,23 +1,24 @@
-"""How far estimates of shared throughputs are from the truth, by how many pairs of a new job were measured.
+"""Errors of estimated shared throughputs, by the number of measured pairs of a new job.
 
     python -m bench.bench_estimator [--seeds N] [--family] [--jct]
 
-Each of the 26 job types of the public table is left out in turn, and comes as new, with its throughputs alone and some measured
-pairs. The error is the mean absolute difference between the part of its throughput that a job keeps, as estimated and as
-published, over all pairs of it
-with the reference jobs that were not measured, both ways (all of a throughput is 1). --family leaves out all batch sizes of its
-model, so that nothing alike is known.
+Each of the 26 job types of the public table is left out in turn and treated as new: its throughputs alone and those of
+some pairs are known. A job in a pair keeps a fraction of its throughput alone. The error is the mean absolute
+difference between the estimated and the published fraction, for both jobs of every pair of the new job and a reference
+job that was not measured. With --family all batch sizes of the new job's model are left out, so that no similar job is
+known.
 
     mean         the mean over reference jobs
-    alone        the reference job whose throughputs alone are nearest
-    nearest      the paper's: the reference job whose fingerprint is nearest, after completion
+    alone        the reference job with the most similar throughputs alone
+    nearest      the paper's method: the reference job with the nearest fingerprint, after completion
     completed    the completed fingerprint
-    estimate     between the two: what the estimator answers, for pairs measured at random
-    told         the same, for the pairs that it asks for
+    estimate     the estimator's answer, between `nearest` and `completed`; measured pairs are drawn at random
+    told         the same, with the pairs that the estimator asks for
 
---jct: Figure 5.16, average job completion time on 12 workers (4 of each type) under max-min fairness: without sharing, with
-sharing by estimates (some kinds of jobs are known, of each other some pairs are measured when it comes; what pairs do in a round is
-measured and estimates are made anew, or "kept" as they were), and with sharing by the truth.
+--jct reproduces Figure 5.16: average job completion time on 12 workers (4 of each type) under max-min fairness. It
+compares runs without sharing, with sharing by estimates, and with sharing by true throughputs. In the runs with
+estimates some job types are known, and each other type has some pairs measured on arrival. Throughputs of pairs that
+run in a round are measured too, and the estimates are refined; with "kept" they stay as they were.
 """
 
 import argparse
@@ -45,14 +46,18 @@ FITTINGS = {"nearest": Fitting(nearest_share=1.0), "completed": Fitting(nearest_
 
 
 def without(table: ThroughputTable, kinds: set[Kind]) -> ThroughputTable:
-    """The table without some kinds, and with only the kinds of one worker."""
+    """Throughput table without some kinds, and only with kinds of one worker."""
     rows = [k for k, kind in enumerate(table.kinds) if kind not in kinds and kind[1] == 1]
     part = np.ix_(rows, rows)
     return replace(table, kinds=tuple(table.kinds[k] for k in rows), alone=table.alone[rows], beside=table.beside[part])
 
 
 def error(found: np.ndarray, truth: np.ndarray, measured: Sequence[tuple[int, int]], places: list[int]) -> float:
-    """Where nobody measured; arrays of shape (2, reference jobs, places)."""
+    """Mean absolute error over the pairs that were not measured.
+
+    Arguments:
+        found, truth: arrays of shape (2, reference jobs, places).
+    """
     unknown = np.zeros(truth.shape, dtype=bool)
     unknown[:, :, places] = True
     for reference, place in measured:
@@ -60,11 +65,13 @@ def error(found: np.ndarray, truth: np.ndarray, measured: Sequence[tuple[int, in
     return float(np.abs(found - truth)[unknown].mean())
 
 
-def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int], seed: int) -> list[dict[str, float]]:
-    """Errors of all methods for one job that is new, by number of pairs measured."""
+def errors_of_kind(
+    table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int], seed: int
+) -> list[dict[str, float]]:
+    """Errors of all methods for one new job, by the number of measured pairs."""
     model = kind[0].split(" (")[0]
-    out = {other for other in table.kinds if other == kind or (family and other[0].split(" (")[0] == model)}
-    reference, row = without(table, out), table.row[kind]
+    excluded = {other for other in table.kinds if other == kind or (family and other[0].split(" (")[0] == model)}
+    reference, row = without(table, excluded), table.row[kind]
     at = [table.row[k] for k in reference.kinds]
     truth = np.stack([table.kept[row, at], table.kept[at, row]])
     start = {
@@ -73,7 +80,7 @@ def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int],
     places = start["estimate"].fingerprints.places
     every = [(r, c) for r in range(len(at)) for c in places]
     random = [every[k] for k in np.random.default_rng(seed).permutation(len(every))]
-    told = [(reference.row[k], reference.column[p]) for k, p in start["estimate"].to_measure(kind, max(counts))]
+    requested = [(reference.row[k], reference.column[p]) for k, p in start["estimate"].to_measure(kind, max(counts))]
 
     def estimated(estimator: Estimator, pairs: list[tuple[int, int]]) -> float:
         seen = (
@@ -85,34 +92,35 @@ def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int],
         kept = estimator.with_measured(seen).table.kept
         return error(np.stack([kept[-1, :-1], kept[:-1, -1]]), truth, pairs, places)
 
-    far = np.log(reference.alone[:, places]) - np.log(table.alone[row, places])  # and in ratios between types
-    near = int((np.abs(far).sum(1) + np.abs(far[:, 1:] - far[:, :1]).sum(1)).argmin())
+    # The distance also compares ratios between types.
+    distance = np.log(reference.alone[:, places]) - np.log(table.alone[row, places])
+    nearest = int((np.abs(distance).sum(1) + np.abs(distance[:, 1:] - distance[:, :1]).sum(1)).argmin())
     guesses = {
         "mean": np.stack([reference.kept.mean(0), reference.kept.mean(1)]),
-        "alone": np.stack([reference.kept[near], reference.kept[:, near]]),
+        "alone": np.stack([reference.kept[nearest], reference.kept[:, nearest]]),
     }
     rows = []
     for count in counts:
         pairs = random[:count]
         found = {name: error(guess, truth, pairs, places) for name, guess in guesses.items()}
         found |= {name: estimated(estimator, pairs) for name, estimator in start.items()}
-        rows.append({**found, "told": estimated(start["estimate"], told[:count])})
+        rows.append({**found, "told": estimated(start["estimate"], requested[:count])})
     return rows
 
 
 def errors(
     seeds: int, family: bool, counts: Sequence[int] = COUNTS, kinds: Sequence[Kind] | None = None
 ) -> list[dict[str, float]]:
-    """Mean errors by number of pairs measured."""
+    """Mean errors, by the number of measured pairs."""
     table = throughputs_json.packaged()
     kinds = kinds or [kind for kind in table.kinds if kind[1] == 1]
-    found = [one(table, kind, family, counts, seed) for seed in range(seeds) for kind in kinds]
+    found = [errors_of_kind(table, kind, family, counts, seed) for seed in range(seeds) for kind in kinds]
     names = list(found[0][0])
     return [{name: float(np.mean([job[k][name] for job in found])) for name in names} for k in range(len(counts))]
 
 
 def completion_times(rates: Sequence[float], jobs: int, hows: Sequence[Estimating], seeds: int) -> None:
-    """Print Figure 5.16's kind of figures: means over seeds of workloads, of reference jobs and of both."""
+    """Print figures like Figure 5.16: means over seeds of workloads, of reference jobs and of estimators."""
     table = without(throughputs_json.packaged(), set())
     types = tuple(WorkerType(name, 4, 4) for name in ("v100", "p100", "k80"))
     first, last = jobs // 4, jobs * 3 // 4
@@ -144,7 +152,7 @@ def completion_times(rates: Sequence[float], jobs: int, hows: Sequence[Estimatin
 
 
 def main() -> None:
-    """Print the table, and what an estimate costs."""
+    """Print the table of errors, and the cost of an estimate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--family", action="store_true")

@@ -1,9 +1,11 @@
-"""Harmony's tuner beside its public scheduler: both plans under one clock, both searches in seconds.
+"""Harmony's tuner compared with its public scheduler: predicted time of both plans, and search times.
 
-Run: python -m bench.bench_harmony
-Data: shared/data/harmony (profiles of one 1080Ti, and what the public scheduler answered for four devices of 10 GiB).
-`public` is the public plan under our clock, which is the public simulator's rule; `printed` what that one said of it (from a finer
-profile than the published one for BERT at 600 and for ResNet, so the two differ there).
+    python -m bench.bench_harmony
+
+The data is shared/data/harmony: profiles of one 1080Ti, and answers of the public scheduler for four devices of 10 GiB.
+Column `public` is the public plan under our cost model, which follows the public simulator's rule. Column `printed` is
+the public scheduler's own figure. For BERT with 600 samples and for ResNet it used a finer profile than the published
+one, so the two columns differ there.
 """
 
 import ast
@@ -24,7 +26,7 @@ ROOMS_GIB = (4, 6, 8, 10, 12, 16, 24)
 
 
 def rows() -> list[tuple[str, int, Mode, dict[str, str]]]:
-    """Model, batch, mode and the public answer."""
+    """Model, batch size, mode and public answer."""
     found = []
     for row in json.loads((harmony_profiles.DATA / "reference.json").read_text()):
         name, rest = row["name"].split("_D")
@@ -35,41 +37,44 @@ def rows() -> list[tuple[str, int, Mode, dict[str, str]]]:
 
 
 def public_plan(costs: Costs, row: dict[str, str]) -> HarmonyPlan:
-    """The public answer as a plan of ours."""
+    """Public answer as a plan of ours."""
     cuts = [np.array([0, *(p[-1] + 1 for p in ast.literal_eval(row[key]))]) for key in ("pack_fwd", "pack_bwd")]
     return costs.plan(int(row["u_fwd"]), cuts[0], int(row["u_bwd"]), cuts[1])
 
 
 def timed(profile: LayerProfile, server: Server, batch: int, mode: Mode) -> tuple[float, HarmonyPlan]:
-    """Processor time of a search, and the plan."""
+    """CPU time of a search, and its plan."""
     start = time.process_time()
     plan = plan_harmony(profile, server, batch, mode)
     return time.process_time() - start, plan
 
 
 def shape(plan: HarmonyPlan) -> str:
-    """Size and number of packs, forward and backward: 2x4 1x4."""
+    """Size and number of packs, forward and backward, such as "2x4 1x4"."""
     return f"{plan.forward.size}x{len(plan.forward.packs)} {plan.backward.size}x{len(plan.backward.packs)}"
 
 
 def bound_s(costs: Costs) -> float:
-    """Seconds that no pipeline is faster than: computation and weights of all tasks, evenly over devices that never wait."""
+    """Lower bound of a pipeline's iteration time, in seconds.
+
+    It divides compute and weight transfers of all tasks evenly over devices that never wait.
+    """
     devices, freeing, best = costs.server.devices, costs.server.freeing_s, float("inf")
     for back in (u for u in costs.sizes if u <= costs.profile.backward.sizes[-1]):
         behind = PackTables(costs, back, True)
         for ahead in (u for u in costs.sizes if back <= u <= costs.profile.forward.sizes[-1]):
             whole = PackTables(costs, ahead, False).seconds[:-1] + behind.seconds[-1] + 2 * freeing
-            whole[0] -= freeing  # no forward task at all
+            whole[0] -= freeing  # there is no forward task
             last_fits = behind.bytes[-1] - behind.bytes[:-1] <= costs.server.memory_bytes
             best = min(best, float(whole[last_fits].min()) / devices)
     return best
 
 
 def main() -> None:
-    """Both tables, and bounds."""
+    """Print both tables and the bounds."""
     small = harmony_profiles.read("bert_large_seqlen512")
     for mode in Mode:
-        plan_harmony(small, Server(), 32, mode)  # compiles, or loads what was compiled
+        plan_harmony(small, Server(), 32, mode)  # warm-up: compile, or load the compiled code
     print("| model | batch | mode | printed | public | ours | GiB | packs | its search | ours | goal |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     worse, late, bounds = 0, 0, []

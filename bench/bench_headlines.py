@@ -1,13 +1,18 @@
-"""The dissertation's headlines (section 5.7.3) beside our own runs: published figure, ours by seed, and what was divided by what.
+"""The dissertation's headline figures (section 5.7.3) compared with our own runs.
 
     python bench/bench_headlines.py                 # smaller windows, one seed: a few minutes on one core
-    python bench/bench_headlines.py --all           # the paper's windows and seeds; runs in headlines.json are not made again
-    python bench/bench_headlines.py --kept          # the table of what headlines.json has, without runs
-    python bench/bench_headlines.py --kept --report FOLDER      # and its charts: JCT against load, CDFs, Figures 5.12 and 5.13
+    python bench/bench_headlines.py --all           # the paper's windows and seeds; runs in headlines.json are reused
+    python bench/bench_headlines.py --kept          # the table from headlines.json, without runs
+    python bench/bench_headlines.py --kept --report FOLDER
+                                                    # also charts: JCT against load, CDFs, Figures 5.12 and 5.13
 
-Rows that fall short of what was published most come first; "of that" is ours by the published figure: of times as long, as dear or as
-much load; of jobs that are in time; 1 by it where less is better. bench/results/headlines-kept.txt has the table.
-36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator. `--only WORD` takes headlines with that word in their name.
+A row has the published figure, ours with its deviation over seeds, and a short description of the quotient. Column
+"of that" is our figure over the published one. For fractions of late jobs, it compares the fractions in time. Where
+less is better, it is inverted. Rows with the largest shortfall come first. bench/results/headlines-kept.txt has the
+table.
+
+The cluster has 36 V100, 36 P100 and 36 K80; workloads come from hocket.scheduler.simulation.trace_generator.
+`--only WORD` selects headlines with that word in their names.
 """
 
 import argparse
@@ -26,8 +31,8 @@ from _headline_values import (
     LATE,
     LESS,
     QUICK,
-    Asked,
     Headline,
+    ScopedRuns,
     cost,
     ftf_jct,
     heavy,
@@ -44,7 +49,7 @@ from _headline_values import (
 KEPT = Path(__file__).with_name("headlines.json")
 SHARING = "LAS aware, sharing"
 EXACT = "least cost, SLOs, to the second"
-# Of static traces: what is compared, what was published, by what, and the two policies.
+# Makespans of static traces: suffix of the name, published figure, description, and the two policies.
 MAKESPANS = (
     ("", "2.5", "FIFO by makespan aware", ("FIFO", "makespan aware")),
     (": public FIFO", "2.5", "its places for more than there is room for", ("FIFO, public", "makespan aware")),
@@ -118,7 +123,11 @@ HEADLINES = (
 
 
 class Line(NamedTuple):
-    """A headline beside our runs; part: how much of what was published ours is, None where nothing was."""
+    """A published headline and the figures of our runs.
+
+    Attributes:
+        part: our figure over the published one; None if no figure was published.
+    """
 
     name: str
     published: str
@@ -128,11 +137,11 @@ class Line(NamedTuple):
     what: str
 
 
-def lines(ask: Asked, word: str = "") -> list[Line]:
-    """Headlines with this in their name of which there are runs: those that fall short of what was published most come first."""
+def lines(runs: ScopedRuns, word: str = "") -> list[Line]:
+    """Headlines with available runs and `word` in their names; the largest shortfall comes first."""
     found = []
     for headline in HEADLINES:
-        every = [headline.value(ask, seed) for seed in ask.scope.seeds] if word in headline.name else []
+        every = [headline.value(runs, seed) for seed in runs.scope.seeds] if word in headline.name else []
         values = [value for value in every if value is not None]
         if values:
             show = headline.kind.show.format
@@ -143,7 +152,7 @@ def lines(ask: Asked, word: str = "") -> list[Line]:
 
 
 def table(found: Sequence[Line]) -> Iterator[str]:
-    """Headlines as lines of a table."""
+    """Lines of the table."""
     yield f"{'headline':<40} {'published':>10}  {'ours':<25} {'of that':>7} {'seeds':>5}  what it is"
     for name, published, ours, part, seeds, what in found:
         shown = "" if part is None else f"{part:.2f}"
@@ -151,22 +160,22 @@ def table(found: Sequence[Line]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table, and write the charts if asked for."""
+    """Print the table, and write the charts on request."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="the paper's windows and seeds")
-    parser.add_argument("--quick", action="store_true", help="smaller windows, one seed; the default")
-    parser.add_argument("--kept", action="store_true", help="no runs: what headlines.json has of the paper's windows")
-    parser.add_argument("--only", default="", help="headlines with this in their name")
-    parser.add_argument("--report", type=Path, help="folder for charts")
-    told = parser.parse_args()
-    scope = ALL if told.all or told.kept else QUICK
-    ask = Asked(Kept(KEPT if told.all or told.kept else None, only=told.kept), scope)
-    found = lines(ask, told.only)
+    parser.add_argument("--all", action="store_true", help="use the paper's windows and seeds")
+    parser.add_argument("--quick", action="store_true", help="use smaller windows and one seed (default)")
+    parser.add_argument("--kept", action="store_true", help="run nothing; use headlines.json (the paper's windows)")
+    parser.add_argument("--only", default="", help="select headlines with this text in their names")
+    parser.add_argument("--report", type=Path, help="write charts to this folder")
+    arguments = parser.parse_args()
+    scope = ALL if arguments.all or arguments.kept else QUICK
+    runs = ScopedRuns(Kept(KEPT if arguments.all or arguments.kept else None, only=arguments.kept), scope)
+    found = lines(runs, arguments.only)
     print("", *table(found), sep="\n")
-    for text in physical.lines() if "physical" in told.only or not told.only else []:
+    for text in physical.lines() if "physical" in arguments.only or not arguments.only else []:
         print(text)
-    if told.report is not None:
-        charts.write(told.report, ask.kept, scope.windows, HIGH)
+    if arguments.report is not None:
+        charts.write(arguments.report, runs.kept, scope.windows, HIGH)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""LIBRA's simulated study: buckets and threads of four models on V100s with 50 Gbit/s, from 8 to 2,048 nodes, beside the rules of others.
+"""LIBRA's simulated study of buckets and communication threads, compared with other systems' rules.
 
-    python bench/bench_libra.py                # search times, then figures 6 to 8 of the paper on 8 nodes, then figure 9
-    python bench/bench_libra.py --threads 512  # what the library gives every all-reduce
+    python bench/bench_libra.py                # search times, figures 6 to 8 of the paper on 8 nodes, then figure 9
+    python bench/bench_libra.py --threads 512  # threads of every all-reduce, as the communication library chooses
 
-The models are those of Table I; their seconds are worked out for a V100 (docs/how-to/profile-without-the-device.md). The contention model has the paper's figures
-where it gives some: 38 % more computation time beside 2,048 threads (figure 1(a)), 50 Gbit/s, and that ResNet-152 with 8 samples gains
-14 % from 2,048 threads instead of 128 (figure 1(b)), which says how much 128 lose. Startup is that of 8 nodes of 56 Gbit/s InfiniBand in
-MG-WFBP's tables. BERT needs transformers.
+The models are those of Table I, on 8 to 2,048 nodes of V100s with 50 Gbit/s. Their times are predicted for a V100
+(docs/how-to/profile-without-the-device.md). BERT needs transformers.
+
+The contention model uses the paper's figures where they exist: 38 % more compute time during 2,048 communication
+threads (figure 1(a)), and 50 Gbit/s. With 2,048 threads instead of 128, ResNet-152 with 8 samples gains 14 %
+(figure 1(b)); this determines the loss with 128 threads. The start-up time is that of 8 nodes with 56 Gbit/s InfiniBand
+in MG-WFBP's tables.
 """
 
 import argparse
@@ -25,14 +28,19 @@ from hocket.profiling.job.job import Job
 
 V100 = catalog.device_type("v100-16gb")
 LINE_BYTES_PER_S = 50e9 / 8 * 0.9
-STARTUP_S = 9.75367204301171e-05  # of an all-reduce on 8 nodes: MG-WFBP's alpha for 56 Gbit/s InfiniBand
+STARTUP_S = 9.75367204301171e-05  # start-up of an all-reduce on 8 nodes: MG-WFBP's alpha for 56 Gbit/s InfiniBand
 NODES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 WAYS = ("SE", "H-N", "MG-N", "LIBRA-M", "LIBRA", "MG-CF")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its samples a device: seconds of its forward, and what its backward makes."""
+    """A model with its samples per device.
+
+    Attributes:
+        forward_s: seconds of the forward pass.
+        gradients: gradients that the backward pass computes.
+    """
 
     name: str
     forward_s: float
@@ -40,29 +48,33 @@ class Case:
 
 
 def contention(lost: float) -> OverlapModel:
-    """Of 8 nodes, where rates lose such a part with no threads at all."""
+    """Contention model of 8 nodes.
+
+    Arguments:
+        lost: fraction of the bandwidth that is lost with zero threads.
+    """
     rate = Rate(LINE_BYTES_PER_S, lost * LINE_BYTES_PER_S, 0.03)
     return OverlapModel(1.0, (1 - 1 / 1.38) / 2048, rate, rate, STARTUP_S / 14, 8)
 
 
 def gain(model: OverlapModel, gradients: ReadyGradients) -> float:
-    """By how much shorter a backward is with 2,048 threads than with 128, the buckets the same."""
+    """Relative reduction of the backward time with 2,048 threads instead of 128, for the same buckets."""
     ends = merged(gradients, model, 1024).ends
     many, few = (Fusion(ends, (r,) * len(ends)).backward_s(gradients, model) for r in (2048, 128))
     return 1 - many / few
 
 
-def told(gradients: ReadyGradients, asked: float) -> OverlapModel:
-    """The contention model that has this gain for these gradients."""
+def calibrated_contention(gradients: ReadyGradients, wanted_gain: float) -> OverlapModel:
+    """Contention model under which these gradients have the gain `wanted_gain`."""
     low, high = 0.0, 1.0
     for _ in range(50):
         lost = (low + high) / 2
-        low, high = (lost, high) if gain(contention(lost), gradients) < asked else (low, lost)
+        low, high = (lost, high) if gain(contention(lost), gradients) < wanted_gain else (low, lost)
     return contention(low)
 
 
 def case(name: str, job: Job) -> Case:
-    """What the job takes on a V100."""
+    """Predict the times of a job on a V100."""
     size = job.batch_size
     profile = costed(sketch(job, [size], max_layers=160), V100)
     backward_s = [float(seconds) for seconds in profile.column("backward_s", size)]
@@ -72,7 +84,7 @@ def case(name: str, job: Job) -> Case:
 
 
 def bert(samples: int) -> Job | None:
-    """BERT-Base with a head for hidden words, sequences of 128, or None without transformers."""
+    """BERT-Base with a masked-language head, sequences of 128 tokens; None without transformers."""
     try:
         import torch
         from transformers import BertConfig, BertForMaskedLM
@@ -91,7 +103,7 @@ def bert(samples: int) -> Job | None:
 
 
 def cases() -> Iterator[Case]:
-    """Those of Table I; ResNet-152 has 100 of them and 60 million parameters."""
+    """Yield the models of Table I; ResNet-152 has 60 million parameters."""
     for name, samples, options in (
         ("xception", 32, {}),
         ("resnet", 32, {"depth": 152}),
@@ -104,7 +116,7 @@ def cases() -> Iterator[Case]:
 
 
 def ways(one: Case, model: OverlapModel, threads: int) -> dict[str, tuple[Fusion, OverlapModel]]:
-    """Each way's buckets, and the model that times them."""
+    """Buckets of each rule, and the contention model that times them."""
     fused = merged(one.gradients, model, threads)
     return {
         "SE": (no_overlap(one.gradients, threads), model),
@@ -117,7 +129,7 @@ def ways(one: Case, model: OverlapModel, threads: int) -> dict[str, tuple[Fusion
 
 
 def parts(stages: tuple[OverlapStage, ...]) -> tuple[float, float]:
-    """Computation, and what is left of communication when it is over (figure 7)."""
+    """Compute seconds, and seconds of communication after compute has ended (figure 7)."""
     return sum(stage.both_s + stage.computing_s for stage in stages), sum(stage.communicating_s for stage in stages)
 
 
@@ -125,11 +137,14 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--threads", type=int, default=1024, help="of every all-reduce that chooses none (default 1,024)"
+        "--threads",
+        type=int,
+        default=1024,
+        help="threads of all-reduces of rules that do not choose any (default 1,024)",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
-    model = told(small.gradients, 0.14)
+    model = calibrated_contention(small.gradients, 0.14)
     print(f"contention: {model}")
     found = list(cases())
     print("\nsearch, processor seconds")
@@ -141,7 +156,7 @@ def main() -> None:
     for one in found:
         timed = {
             name: (fusion.stages(one.gradients, m), fusion)
-            for name, (fusion, m) in ways(one, model, asked.threads).items()
+            for name, (fusion, m) in ways(one, model, arguments.threads).items()
         }
         whole = {name: one.forward_s + sum(stage.seconds for stage in stages) for name, (stages, _) in timed.items()}
         for name in WAYS:
@@ -156,7 +171,7 @@ def main() -> None:
     for one in found:
         alone_s = one.forward_s + sum(one.gradients.computes_s)
         for nodes in NODES:
-            many = ways(one, model.on(nodes), asked.threads)
+            many = ways(one, model.on(nodes), arguments.threads)
             took = {name: one.forward_s + fusion.backward_s(one.gradients, m) for name, (fusion, m) in many.items()}
             ahead = "".join(f"{took[name] / took['LIBRA'] - 1:9.1%}" for name in ("H-N", "MG-N", "SE"))
             print(f"  {one.name:10}{nodes:6}" + "".join(f"{alone_s / took[name]:9.3f}" for name in WAYS) + ahead)

@@ -3,18 +3,18 @@
     python bench/bench_libra_open.py           # one setting at a time, then all together (about 5 minutes)
     python bench/bench_libra_open.py --quick   # one setting at a time
 
-The paper prints some of its fitted figures and not the others. bench_libra.py takes one value for each; here they vary:
+The paper prints some of its fitted figures and omits others. bench_libra.py uses one value for each; here they vary:
 
-    startup   of an all-reduce on 8 nodes, seconds (MG-WFBP's InfiniBand table has 0.0001; LIBRA's own fit is not printed)
-    threads   that NCCL takes by itself
-    line      part of the 50 Gbit/s that a long all-reduce has
-    backward  part of the worked-out seconds of a backward (cuDNN has quicker convolutions than those that are counted)
+    startup   of an all-reduce on 8 nodes, seconds (MG-WFBP's InfiniBand table has 0.0001; LIBRA's fit is not printed)
+    threads   that NCCL chooses by itself
+    line      fraction of the 50 Gbit/s that a long all-reduce reaches
+    backward  factor on the predicted backward time (cuDNN has faster convolutions than the prediction assumes)
     window    of Horovod, seconds (its default was 0.005, later 0.001)
-    agreeing  startups that Horovod's workers take to agree on each bucket before its all-reduce (bench_libra.py: none)
+    agreeing  startups that Horovod's workers need to agree on each bucket before its all-reduce (bench_libra.py: none)
 
-Rows say, as ranges over the models, by how much LIBRA is ahead of no overlap (SE), Horovod (H-N) and MG-WFBP (MG-N) on 8 nodes, for
-which models Horovod is ahead of MG-WFBP there, and how far LIBRA is ahead for VGG-16 on 2,048 nodes. The distance is the largest
-difference from the published ends of these ranges, in percentage points.
+A row has LIBRA's gain over no overlap (SE), Horovod (H-N) and MG-WFBP (MG-N) on 8 nodes, as ranges over the models. It
+also has LIBRA's gain for VGG-16 on 2,048 nodes, and the models for which Horovod is faster than MG-WFBP on 8 nodes. The
+distance is the largest difference from the published ends of these ranges, in percentage points.
 """
 
 import argparse
@@ -22,14 +22,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from bench_libra import STARTUP_S, Case, case, cases, told
+from bench_libra import STARTUP_S, Case, calibrated_contention, case, cases
 
 from hocket import models
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.baselines import by_window, merged, no_overlap
 from hocket.planning.buckets.tensor_fusion import ReadyGradients, joint
 
-# Section V.C: gains in throughput on 8 nodes, least and most of four models; section V.D: of VGG-16 on 2,048 nodes.
+# Section V.C: minimum and maximum throughput gain of four models on 8 nodes. Section V.D: gain of VGG-16 on 2,048
+# nodes.
 PUBLISHED = {"SE": (0.113, 0.269), "H-N": (0.058, 0.138), "MG-N": (0.042, 0.062)}
 PUBLISHED_LARGE = {"H-N": 0.200, "MG-N": 0.210}
 NODES = 8, 2048
@@ -37,7 +38,7 @@ NODES = 8, 2048
 
 @dataclass(frozen=True)
 class Setting:
-    """One value for everything that is open; the defaults are bench_libra.py's."""
+    """One value for every open setting; the defaults are as in bench_libra.py."""
 
     startup_s: float = STARTUP_S
     threads: int = 1024
@@ -62,14 +63,16 @@ OPEN: dict[str, tuple[float, ...]] = {
     "agreeing": (0, 1, 4),
 }
 HOROVOD = "window_s", "agreeing"
-"""Settings that Horovod alone feels: they vary without a new search."""
+"""Settings that affect only Horovod: they vary without a new search."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one setting: LIBRA's gains by model, and where Horovod wins.
+    """Results of one setting.
 
     Attributes:
+        small: LIBRA's gains on 8 nodes, by model and rule.
+        large: LIBRA's gains for VGG-16 on 2,048 nodes, by rule.
         horovod_ahead: models for which Horovod is faster than MG-WFBP on 8 nodes.
     """
 
@@ -79,15 +82,17 @@ class Row:
     horovod_ahead: tuple[str, ...]
 
     def range(self, way: str) -> tuple[float, float]:
-        """Least and most of the models' gains over one way on 8 nodes."""
+        """Minimum and maximum gain of the models over one rule on 8 nodes."""
         gains = [own[way] for own in self.small.values()]
         return min(gains), max(gains)
 
     @property
     def distance(self) -> float:
-        """The largest difference from the published figures."""
-        ends = [abs(a - b) for way, said in PUBLISHED.items() for a, b in zip(self.range(way), said, strict=True)]
-        return max(*ends, *(abs(self.large[way] - said) for way, said in PUBLISHED_LARGE.items()))
+        """Largest difference from the published figures."""
+        ends = [
+            abs(a - b) for way, published in PUBLISHED.items() for a, b in zip(self.range(way), published, strict=True)
+        ]
+        return max(*ends, *(abs(self.large[way] - published) for way, published in PUBLISHED_LARGE.items()))
 
     def __str__(self) -> str:
         ranges = "  ".join(f"{a:5.1%} to {b:5.1%}" for a, b in map(self.range, PUBLISHED))
@@ -96,7 +101,10 @@ class Row:
 
 
 def model_of(setting: Setting, base: OverlapModel) -> OverlapModel:
-    """The contention model on 8 nodes; what few threads lose stays the part that the 14 % of figure 1(b) tell."""
+    """Contention model on 8 nodes.
+
+    The loss with few threads stays the fraction of the bandwidth that follows from the 14 % of figure 1(b).
+    """
     part = base.beside.lost_bytes_per_s / base.beside.most_bytes_per_s
     line = setting.line * 50e9 / 8
     rate = Rate(line, part * line, base.beside.decay)
@@ -104,14 +112,14 @@ def model_of(setting: Setting, base: OverlapModel) -> OverlapModel:
 
 
 def slowed(one: Case, backward: float) -> Case:
-    """The model with so much of its backward."""
+    """Model with its times multiplied by `backward`."""
     sizes, seconds = one.gradients.sizes_bytes, one.gradients.computes_s
     gradients = ReadyGradients(sizes, tuple(backward * s for s in seconds))
     return replace(one, forward_s=one.forward_s * backward, gradients=gradients)
 
 
 def rows_of(models: list[Case], settings: list[Setting], base: OverlapModel) -> Iterator[Row]:
-    """A row for each of these settings, which differ in what Horovod alone feels: all else is timed once."""
+    """Yield a row for each setting. The settings differ only for Horovod, so everything else is timed once."""
     setting = settings[0]
     times: dict[tuple[str, int], dict[str, float]] = {}
     for one, nodes in product([slowed(one, setting.backward) for one in models], NODES):
@@ -142,10 +150,10 @@ def rows_of(models: list[Case], settings: list[Setting], base: OverlapModel) -> 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one setting at a time only")
-    asked = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="vary only one setting at a time")
+    arguments = parser.parse_args()
     small = case("resnet", models.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
-    base, models_, usual = told(small.gradients, 0.14), list(cases()), Setting()
+    base, models_, usual = calibrated_contention(small.gradients, 0.14), list(cases()), Setting()
     ranges = "  ".join(f"{a:5.1%} to {b:5.1%}" for a, b in PUBLISHED.values())
     large = "  ".join(f"{gain:6.1%}" for gain in PUBLISHED_LARGE.values())
     print(
@@ -157,7 +165,7 @@ def main() -> None:
         for own in [settings] if key in HOROVOD else [[setting] for setting in settings]:
             for row in rows_of(models_, own, base):
                 print(f"{row.setting!s:86}{row}", flush=True)
-    if asked.quick:
+    if arguments.quick:
         return
     print("\nall combinations: the nearest to what is published")
     others = [key for key in OPEN if key not in HOROVOD]

@@ -1,9 +1,9 @@
-"""What libraries would take in the place of our own code: docs/explanation/design.md, section "Libraries", has the figures.
+"""Speed of libraries in place of our own code; docs/explanation/design.md, section "Libraries", has the figures.
 
     python bench/bench_libraries.py
 
-Each line: what, ours in milliseconds, the library's, and whether both have the same answer. scipy is left out where it is not
-installed (`pip install -e '.[bench]'`). Best of five.
+Each line has a task, our milliseconds, the library's, and whether both give the same answer. Times are the best of
+five. Without scipy its lines are left out (`pip install -e '.[bench]'`).
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ SEED = 0
 
 
 def best_ms(run: Callable[[], object], times: int = 1) -> float:
-    """Milliseconds of one call, the best of five series."""
+    """Milliseconds of one call: the best of five series."""
     found = []
     for _ in range(5):
         start_s = time.perf_counter()
@@ -41,7 +41,7 @@ def best_ms(run: Callable[[], object], times: int = 1) -> float:
 
 
 def line(what: str, ours_ms: float, library_ms: float, same: bool | None) -> None:
-    """One comparison."""
+    """Print one comparison."""
     print(
         f"{what:58}{ours_ms:10.3f}{library_ms:12.3f}   {'' if same is None else 'same' if same else 'DIFFERENT'}",
         flush=True,
@@ -49,7 +49,7 @@ def line(what: str, ours_ms: float, library_ms: float, same: bool | None) -> Non
 
 
 def import_ms(module: str) -> float:
-    """Milliseconds to import a module in a fresh process, numpy loaded before."""
+    """Milliseconds to import a module in a new process after numpy."""
     script = f"import numpy, time; t = time.perf_counter(); import {module}; print((time.perf_counter() - t) * 1e3)"
     done = [
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in range(3)
@@ -58,7 +58,7 @@ def import_ms(module: str) -> float:
 
 
 def assignment(jobs: int, workers: list[int], rng: np.random.Generator) -> None:
-    """Jobs to places in queues; for the library each worker's places are columns."""
+    """Compare the assignment of jobs to queue positions; the library needs one column per position of each worker."""
     from scipy.optimize import linear_sum_assignment
 
     needs_s = rng.lognormal(6, 1, (jobs, 1)) * rng.uniform(1, 10, (jobs, len(workers)))
@@ -75,7 +75,7 @@ def assignment(jobs: int, workers: list[int], rng: np.random.Generator) -> None:
 
 
 class Levels:
-    """Levels that rise together, each up to 1."""
+    """Levels that rise together, up to 1."""
 
     def __init__(self, rates: np.ndarray) -> None:
         self.rates = rates
@@ -86,7 +86,7 @@ class Levels:
 
 
 def roots(jobs: int, rng: np.random.Generator) -> None:
-    """Where a sum over jobs crosses a number: the rise of water, and the least pace."""
+    """Compare root finding of sums over jobs: the rise of a water level, and the least pace."""
     from scipy.optimize import brentq
 
     path, prices = Levels(rng.random(jobs)), rng.random(jobs)
@@ -103,7 +103,7 @@ def roots(jobs: int, rng: np.random.Generator) -> None:
 
 
 def products(rows: int, columns: int, rng: np.random.Generator) -> None:
-    """A x of a sparse matrix in index arrays, and the library's with and without its building."""
+    """Compare the product of a sparse matrix and a vector, with and without building the library's matrix."""
     from scipy.sparse import csr_array
 
     count = 4 * columns
@@ -123,7 +123,7 @@ def products(rows: int, columns: int, rng: np.random.Generator) -> None:
 
 
 def validation() -> None:
-    """A profile's plain data into its dataclass: ours, and pydantic's strict mode of JSON text."""
+    """Compare validation of a profile's plain data with pydantic's strict mode on JSON text."""
     from pydantic import TypeAdapter
 
     data = json.loads(read_pipedream(EXAMPLE).to_json())
@@ -134,7 +134,7 @@ def validation() -> None:
 
 
 def table() -> None:
-    """A table of 200 rows, 60 characters wide."""
+    """Compare printing of a table with 200 rows and 60 characters width."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -158,7 +158,7 @@ def table() -> None:
 
 
 def main() -> None:
-    """All comparisons."""
+    """Print all comparisons."""
     print(f"{'':58}{'ours ms':>10}{'library ms':>12}")
     validation()
     table()

@@ -1,12 +1,14 @@
-"""Figures 5.15a and 5.15b: what the length of rounds does to average JCT, and how near rounds come to the allocation itself.
+"""Figures 5.15a and 5.15b: average JCT by round length, and compared with an ideal execution of the allocation.
 
     python bench/bench_mechanism.py            # seed 0, three of six loads: about two minutes on one core
-    python bench/bench_mechanism.py --full     # all loads, seeds 0 to 2; runs in mechanism.json are not made again
-    python bench/bench_mechanism.py --kept     # the tables of what mechanism.json has, without runs
+    python bench/bench_mechanism.py --full     # all loads, seeds 0 to 2; runs in mechanism.json are reused
+    python bench/bench_mechanism.py --kept     # the tables from mechanism.json, without runs
 
-Heterogeneity-aware LAS on 36 V100, 36 P100 and 36 K80; workloads of hocket.scheduler.simulation.trace_generator; average JCT of jobs 300 to 500, while
-others go on coming. What the objective leaves open is divided as where the public policy's solver ends (`rest="middle"`); nothing
-else is special. Ratios are by seed, then their mean and standard deviation. Rows are by how far they are from what was published.
+The policy is heterogeneity-aware LAS on 36 V100, 36 P100 and 36 K80, with workloads of
+hocket.scheduler.simulation.trace_generator. The figure is the average JCT of jobs 300 to 500, while other jobs keep
+arriving. Among optimal allocations, the policy takes an interior one, as the public policy's solver does
+(`rest="middle"`); all other settings are defaults. Ratios are computed per seed, then averaged. Rows with the largest
+distance from 1 come first.
 """
 
 import argparse
@@ -33,7 +35,7 @@ KEPT = Path(__file__).with_name("mechanism.json")
 FIRST, LAST, COME = 300, 500, 2500
 ROUNDS_S = (90.0, 360.0, 720.0, 1440.0, 2880.0)
 USUAL_S = 360.0
-OVERHEAD_S = 10.0  # to save and to load: each takes less than 5 s, as the text says
+OVERHEAD_S = 10.0  # saving and loading; each takes less than 5 s according to the text
 LOADS = {"single": (2.4, 4.0, 5.6), "multiple": (1.2, 2.0, 2.6)}
 QUICK = (("single", 4.0), ("single", 5.6), ("multiple", 2.0))
 TYPES = tuple(WorkerType(name, 36, 1, usd) for name, usd in USD_PER_HOUR.items())
@@ -41,7 +43,13 @@ TYPES = tuple(WorkerType(name, 36, 1, usd) for name, usd in USD_PER_HOUR.items()
 
 @dataclass(frozen=True)
 class Case:
-    """One run; round_s: 0 for the ideal baseline. ours: our defaults, which give away what an allocation leaves."""
+    """One run.
+
+    Attributes:
+        round_s: round length in seconds; 0 for the ideal baseline.
+        overhead_s: seconds to move a job.
+        ours: True for our defaults, which distribute all capacity that the objective leaves over.
+    """
 
     trace: str
     load: float
@@ -52,14 +60,14 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Its name, of one line."""
+        """Name of the case, in one line."""
         mechanism = f"rounds of {self.round_s:g} s" if self.round_s else "ideal"
         more = f", overhead {self.overhead_s:g} s" if self.overhead_s else ""
         own = ", our defaults" if self.ours else ""
         return f"{self.trace} {self.load:g}, seed {self.seed}: {mechanism}{more}{own}"
 
     def run(self) -> float:
-        """Average JCT, seconds."""
+        """Simulate, and return the average JCT in seconds."""
         work = continuous(packaged(), COME, self.load, self.seed, Draws(multiple=self.trace == "multiple"))
         policy = policy_named("max_min_fairness", rest="most" if self.ours else "middle")
         if not self.round_s:
@@ -70,12 +78,13 @@ class Case:
 
 
 class Kept:
-    """Average JCTs by the names of their cases, in a file if there is one."""
+    """Average JCTs by the names of their cases, kept in a file if a path is given."""
 
     def __init__(self, path: Path | None, only: bool) -> None:
-        """
+        """Read the file, if it exists.
+
         Arguments:
-            only: make no runs.
+            only: True to simulate nothing.
         """
         self._path, self._only = path, only
         self.jct_s: dict[str, float] = json.loads(path.read_text()) if path is not None and path.exists() else {}
@@ -95,7 +104,7 @@ Row = tuple[float, str]
 
 
 def row(kept: Kept, trace: str, load: float, seeds: range, what: str, one: Case, by: Case) -> Row | None:
-    """Average JCT of one way by that of another, and the line that says so."""
+    """Ratio of the average JCTs of two cases, as a line of the table."""
     found = []
     for seed in seeds:
         first, second = (kept(replace(case, trace=trace, load=load, seed=seed)) for case in (one, by))
@@ -108,7 +117,7 @@ def row(kept: Kept, trace: str, load: float, seeds: range, what: str, one: Case,
 
 
 def table(title: str, published: str, rows: list[Row | None]) -> None:
-    """The rows furthest from 1 first."""
+    """Print the rows, with the largest distance from 1 first."""
     print(f"\n{title}\npublished: {published}")
     for _, line in sorted((one for one in rows if one is not None), key=lambda one: -one[0]):
         print(f"  {line}")
@@ -117,11 +126,11 @@ def table(title: str, published: str, rows: list[Row | None]) -> None:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="all loads, seeds 0 to 2")
-    parser.add_argument("--kept", action="store_true", help="no runs: what mechanism.json has")
-    told = parser.parse_args()
-    whole = told.full or told.kept
-    kept = Kept(KEPT if whole else None, told.kept)
+    parser.add_argument("--full", action="store_true", help="run all loads with seeds 0 to 2")
+    parser.add_argument("--kept", action="store_true", help="run nothing; use the results in mechanism.json")
+    arguments = parser.parse_args()
+    whole = arguments.full or arguments.kept
+    kept = Kept(KEPT if whole else None, arguments.kept)
     loads = [(trace, load) for trace, every in LOADS.items() for load in every] if whole else list(QUICK)
     seeds = range(3 if whole else 1)
     usual, ideal = Case("", 0.0, 0, USUAL_S), Case("", 0.0, 0, 0.0)

@@ -1,11 +1,13 @@
-"""Planning without devices, beside what was published of Megatron-LM: dissertation sections 4.4 and 4.5, on A100s of Selene.
+"""Planning without devices compared with the published results of Megatron-LM on A100s of Selene.
 
     python bench/bench_megatron.py [--only WORD] [--calibrate 0 9] [--adding]
 
-Achieved TFLOP/s a GPU, as equation 4.2 counts operations, of what the planner foresees, beside what was measured. Two rows of
-Table 4.1 say how well kernels use an A100 (`--calibrate`: which); all else is foreseen. Table 4.1 gives p, t, d and the batch; the
-microbatch and the number of chunks, which it does not, are the planner's. Recomputation is full, as there. Links are the makers':
-eight cards of 200 Gbit/s a server, NVLink; what NCCL reaches of them is 92 % (cards) and 230 GB/s (a ring in a server).
+The source is sections 4.4 and 4.5 of the dissertation. The figures are achieved TFLOP/s per GPU, with operations
+counted as in equation 4.2: predicted by the planner, and measured. Two rows of Table 4.1 calibrate the efficiency of
+kernels on an A100 (`--calibrate` names them); everything else is predicted. Table 4.1 gives p, t, d and the batch size.
+The microbatch size and the number of chunks are not given; the planner chooses them. Recomputation is full, as in the
+source. Link speeds are the manufacturers': NVLink, and eight network cards of 200 Gbit/s per server. NCCL reaches 92 %
+of the cards' bandwidth, and 230 GB/s for a ring in a server.
 """
 
 import argparse
@@ -32,18 +34,19 @@ from hocket.strategies.base.search_space import Candidate, SearchSpace
 
 SIZES = (1, 2, 4, 8, 16)
 CARD, RING = Link(0.92 * 25e9, 5e-6), Link(230e9, 3e-6)
-HALF = Precision(gradient_bytes=2, step_bytes=32)  # gradients of 16 bits, as then
-ADDING = replace(HALF, adding_bytes=6)  # each microbatch's is added in a pass of its own: two read, one written
+HALF = Precision(gradient_bytes=2, step_bytes=32)  # 16-bit gradients, as in the source
+# each microbatch's gradient is added in its own pass: two values read, one written
+ADDING = replace(HALF, adding_bytes=6)
 A100 = catalog.device_type("a100-80gb")
 
 
 def gpt(layers: int, hidden: int, heads: int) -> Transformer:
-    """Of all experiments: 51,200 words, 2,048 of them a sample."""
+    """GPT of the experiments: vocabulary of 51,200, 2,048 tokens per sample."""
     return Transformer(f"gpt {layers} x {hidden}", layers, hidden, heads, 51200, 2048)
 
 
 def selene(devices: int, kind: DeviceType) -> Cluster:
-    """Servers of eight."""
+    """Cluster of servers with eight GPUs."""
     inside = Level("server", min(8, devices), 300e9, 3e-6, False, RING)
     outside = (Level("cluster", devices // 8, CARD.bandwidth_bytes_per_s, CARD.latency_s, False),)
     return Cluster("selene", (inside, *(outside if devices > 8 else ())), kind.name, types=(kind,))
@@ -51,7 +54,7 @@ def selene(devices: int, kind: DeviceType) -> Cluster:
 
 @dataclass(frozen=True)
 class Case:
-    """What was run: p, t, and where they are known the microbatch and the chunks."""
+    """A published experiment: p, t, and the microbatch size and chunks if they are known (0 if not)."""
 
     model: Transformer
     devices: int
@@ -65,8 +68,8 @@ class Case:
     precision: ClassVar[Precision] = HALF
 
     def best(self, kind: DeviceType) -> SimulatedLayout | None:
-        """The quickest of what is left open that fits."""
-        # What was published had all optimizer state on every replica.
+        """Fastest layout that fits in memory, among all choices that the source leaves open."""
+        # In the published runs every replica had the whole optimizer state.
         layout_space = LayoutSpace.of(self.source(kind), selene(self.devices, kind), LayoutFamily(self.tensor, self.recompute, SIZES, self.slices, shards=("none",)))  # fmt: skip
         waiting = sorted(((layout_space.bound(m), m) for m in self._open(layout_space)), key=lambda one: one[0].seconds)
         found: SimulatedLayout | None = None
@@ -81,7 +84,7 @@ class Case:
         return found
 
     def source(self, kind: DeviceType) -> Source:
-        """Profiles on an A100."""
+        """Source of analytic profiles on an A100."""
 
         def profile(
             tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
@@ -102,7 +105,7 @@ class Case:
                 yield mesh
 
     def teraflops(self, found: SimulatedLayout) -> float:
-        """A GPU and second, operations of recomputation counted (equation 4.2)."""
+        """TFLOP/s per GPU, with recomputation counted (equation 4.2)."""
         return self.model.model_flops(self.batch) / found.iteration_s / self.devices / 1e12
 
 
@@ -135,12 +138,14 @@ ZERO_3 = [
 def zero_3(
     model: Transformer, batch: int, devices: int, samples: int, kind: DeviceType, rings: int
 ) -> tuple[float, float]:
-    """TFLOP/s and GB of a GPU where each layer is a unit that all replicas gather whole (docs/explanation/sharding.md).
+    """TFLOP/s and peak memory in GB of one GPU under ZeRO-3.
+
+    Each layer is a unit, and all replicas gather it whole (docs/explanation/sharding.md).
 
     Arguments:
-        rings: that collectives between servers go in, side by side, each over a card of every server.
+        rings: number of parallel rings of a collective between servers; each uses one network card of every server.
     """
-    # Units on the same devices cannot share words: the output has its own.
+    # Units on the same devices cannot share the embedding: the output layer has its own.
     profile = analytic(
         replace(model, tied=False), kind, BlockExecution(recompute="full"), precision=Case.precision,
         microbatch_sizes=(samples,),
@@ -156,7 +161,7 @@ def zero_3(
 
 
 def zero_3_table(kind: DeviceType) -> None:
-    """Print ZeRO-3 over all cards of a server and over one, and by how much PTD-P of Table 4.2 is ahead."""
+    """Print ZeRO-3 with all network cards of a server and with one, and the lead of PTD-P of Table 4.2."""
     print(
         f"\nTable 4.2, ZeRO-3\n{'model':<22}{'GPUs':>6}{'micro':>6}{'GB':>5}{'8 rings':>9}{'1 ring':>8}{'published':>10}",
         end="",
@@ -173,7 +178,11 @@ def zero_3_table(kind: DeviceType) -> None:
 
 
 def table(title: str, rows: Sequence[tuple[Case, int]], kind: DeviceType, skip: Sequence[int] = ()) -> float:
-    """Print one; the mean of absolute errors, of rows that are not skipped."""
+    """Print one table.
+
+    Returns:
+        The mean absolute error of the rows that are not in `skip`.
+    """
     print(
         f"\n{title}\n{'model':<22}{'GPUs':>6}  {'mesh':<42}{'GB':>5}{'TFLOP/s':>9}{'published':>10}{'error':>8}{'s':>7}"
     )
@@ -200,7 +209,10 @@ def table(title: str, rows: Sequence[tuple[Case, int]], kind: DeviceType, skip: 
 
 
 def calibrated(rows: Sequence[tuple[Case, int]]) -> DeviceType:
-    """The A100 whose share of the peak rate and of the memory's bandwidth give least squares of two rows' errors."""
+    """A100 with the least squared error of the given rows.
+
+    The fitted values are the fractions of the peak rate and of the memory bandwidth that kernels reach.
+    """
     best, kept = float("inf"), A100
     for product in (0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.94):
         for memory in (0.7, 0.75, 0.8, 0.85, 0.9):
@@ -215,18 +227,21 @@ def calibrated(rows: Sequence[tuple[Case, int]]) -> DeviceType:
 
 
 def rate(case: Case, kind: DeviceType) -> float:
-    """TFLOP/s of a GPU; 0 where nothing fits."""
+    """TFLOP/s per GPU; 0 if nothing fits."""
     found = case.best(kind)
     return 0.0 if found is None else case.teraflops(found)
 
 
 def falls(values: Sequence[float]) -> bool:
-    """Whether each is below the one before."""
+    """True if each value is below the one before."""
     return all(b < a for a, b in pairwise(values))
 
 
 def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]], bool]]:
-    """As `figures`, for those of section 4.3, which are worked out there and not measured but for a layer's seconds."""
+    """Figures of section 4.3, in the form of `figures`.
+
+    In the source they are computed from formulas; only the seconds of a layer are measured.
+    """
     layers, model = chain(32, microbatch_sizes=(1,)), gpt(4, 4096, 128)
     widths = (1, 2, 4, 8, 16, 32)
     bubbles = {f"b' = {b}": [_bubble(layers, 32, b, d) for d in widths] for b in (32, 128, 512)}
@@ -239,7 +254,7 @@ def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]
     profile = analytic(model, kind, precision=Case.precision, microbatch_sizes=SIZES)
     busy_s = [float(sum(profile.column(name, b).sum() for name in ("forward_s", "backward_s"))) for b in SIZES]
     step_s = sum(layer.step_s for layer in profile.layers)
-    whole_s = [seconds + step_s for seconds in busy_s]  # a microbatch is an iteration there
+    whole_s = [seconds + step_s for seconds in busy_s]  # there, a microbatch is an iteration
     for name, seconds in (("with the step", whole_s), ("without", busy_s)):
         each = [s / b for s, b in zip(seconds, SIZES, strict=True)]
         gains = {"gain": [each[0] / one for one in each]}
@@ -253,7 +268,7 @@ def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]
 
 
 def _bubble(layers: ModelProfile, devices: int, batch: int, width: int) -> float:
-    """Of equal layers and free links, simulated."""
+    """Simulated bubble fraction for equal layers and free links."""
     cluster = Cluster("free", (Level("all", devices, 1e30, shared=False),), "synthetic", memory_bytes=1e30)
     layout_space = LayoutSpace.of(lambda *_: layers, cluster, LayoutFamily(1, "none", (1,)))
     mesh = next(m for m in layout_space.meshes(batch) if (m.width, m.chunks) == (width, 1))
@@ -261,7 +276,7 @@ def _bubble(layers: ModelProfile, devices: int, batch: int, width: int) -> float
 
 
 def figures(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]], bool]]:
-    """Title, what it shows, our figures by series, and whether they show it."""
+    """Yield each figure: title, published statement, our values by series, and True if they confirm the statement."""
     wide, mid, deep = (lambda layers: gpt(layers, 20480, 128)), gpt(32, 3840, 32), gpt(32, 20480, 128)
 
     weak = {f"batch {b}": [rate(Case(wide(3 * p), 8 * p, b, p, 8, 1, 1), kind) for p in (1, 2, 4, 8)] for b in (8, 128)}
@@ -298,7 +313,8 @@ def figures(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]]
         all(map(falls, tensors.values())),
     )
 
-    # 91.4 billion: the published 91 billion name no sizes; 32 layers as the other models of these sections have.
+    # 91.4 billion parameters. The source names no sizes for its 91 billion; the other models of these sections have 32
+    # layers.
     ninety = gpt(32, 15360, 128)
     sizes = {f"batch {b}": [rate(Case(ninety, 64, b, 8, 8, n, 1), kind) for n in (1, 2, 4, 8)] for b in (128, 512)}
     shown = all(max(values) in values[1:3] for values in sizes.values())
@@ -328,9 +344,9 @@ def _samples_per_s(case: Case, kind: DeviceType) -> float:
 
 
 def training_days(kind: DeviceType) -> Iterator[tuple[str, float, float]]:
-    """Equation 4.4, 8 T P / (n X): published days, ours."""
+    """Training time by equation 4.4, 8 T P / (n X): name, published days, our days."""
     for name, case, tokens, days in (
-        # As Megatron-LM's examples/pretrain_gpt3_175B.sh launches it: 16 stages, microbatches of 1.
+        # As in Megatron-LM's examples/pretrain_gpt3_175B.sh: 16 stages, microbatches of 1.
         ("GPT-3 on 1,024", Case(GPT3, 1024, 1536, 16, 8, 1, 1), 300e9, 34),
         ("1T on 3,072", TABLE_4_1[-1][0], 450e9, 84),
     ):
@@ -341,30 +357,30 @@ def training_days(kind: DeviceType) -> Iterator[tuple[str, float, float]]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="tables with this in their name")
-    parser.add_argument("--calibrate", type=int, nargs="*", default=[0, 9], help="rows of Table 4.1")
-    parser.add_argument("--adding", action="store_true", help="gradients are added in a pass of its own")
-    told = parser.parse_args()
-    if told.adding:
+    parser.add_argument("--only", default="", help="print only tables with this text in their names")
+    parser.add_argument("--calibrate", type=int, nargs="*", default=[0, 9], help="calibrating rows of Table 4.1")
+    parser.add_argument("--adding", action="store_true", help="gradients are added in a separate pass")
+    arguments = parser.parse_args()
+    if arguments.adding:
         Case.precision = ADDING
-    kind = calibrated([TABLE_4_1[k] for k in told.calibrate]) if told.calibrate else A100
+    kind = calibrated([TABLE_4_1[k] for k in arguments.calibrate]) if arguments.calibrate else A100
     shares = kind.kernels
     print(
         f"products reach {shares.product_share:.0%} of the peak rate, passes {shares.memory_share:.0%} of the bandwidth"
     )
-    for title, rows, skip in (("Table 4.1", TABLE_4_1, told.calibrate), ("Table 4.2", TABLE_4_2, ())):
-        if told.only in title:
+    for title, rows, skip in (("Table 4.1", TABLE_4_1, arguments.calibrate), ("Table 4.2", TABLE_4_2, ())):
+        if arguments.only in title:
             table(title, rows, kind, skip)
-    if told.only in "Table 4.2, ZeRO-3":
+    if arguments.only in "Table 4.2, ZeRO-3":
         zero_3_table(kind)
-    if told.only in "figures":
+    if arguments.only in "figures":
         for title, what, series, shown in (*formulas(kind), *figures(kind)):
             print(f"\nFigure {title}: {what}: {'yes' if shown else 'NO'}")
             for name, values in series.items():
                 print(
                     f"  {name:<16}" + "".join(f"{value:8.3g}" if value else "       -" for value in values), flush=True
                 )
-    if told.only in "training days":
+    if arguments.only in "training days":
         for name, published, ours in training_days(kind):
             print(f"\n{name}: {ours:.1f} days, published {published:.0f}, {ours / published - 1:+.1%}")
 

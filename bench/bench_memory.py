@@ -1,11 +1,11 @@
-"""Peak tensor memory: predicted against measured, device by device, for many plans on two and three local workers.
+"""Peak tensor memory, predicted and measured on each device, for many plans on two and three local workers.
 
     python bench/bench_memory.py [--only WORD] [--steps 6]
 
-Each plan is run by the distributed engine. One process a device stays up for all plans of the same number of workers, so
-that a plan costs only its own steps. Prints one JSON line a plan, then the least and the greatest error; a prediction
-below what was measured is an error below 0, and is what must not be. And by how much what is proven, whatever the timing, is
-above what is predicted.
+The distributed engine runs each plan. Worker processes are reused for all plans with the same number of workers, so a
+plan costs only its own steps. The script prints one JSON line per plan, then the least and the greatest error. A
+negative error is a prediction below the measurement, which must not happen. The last figure is the largest excess of
+the proven bound, which holds for any timing, over the prediction.
 """
 
 import argparse
@@ -27,13 +27,18 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.memory_bound.footprint import footprints
 from hocket.runtime.stage.executable import Executable
 
-_SLACK = 3  # layers by which a cut may be moved
+_SLACK = 3  # layers by which a cut may move
 JOBS = ("gpt", "vgg", "lstm", "inception")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One plan: numbers of replicas by stage; with rounds > 1 the stages go round the devices again."""
+    """One plan.
+
+    Attributes:
+        widths: number of replicas of each stage.
+        rounds: number of stages per device; stages go round the devices.
+    """
 
     job: str
     strategy: str
@@ -44,7 +49,7 @@ class Case:
 
     @property
     def workers(self) -> int:
-        """Devices that it needs."""
+        """Number of devices."""
         return sum(self.widths)
 
     def __str__(self) -> str:
@@ -52,7 +57,10 @@ class Case:
         return " ".join([*parts, *["recompute"] * self.recompute, *[f"{self.rounds} rounds"] * (self.rounds > 1)])
 
     def plan(self, profile: ModelProfile, batch_size: int) -> Plan:
-        """The plan: stages of about equal numbers of layers, cut where least crosses; replicas have two gradient buckets."""
+        """Plan with stages of about equal numbers of layers, cut where the fewest bytes cross.
+
+        Replicated stages have two gradient buckets.
+        """
         starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
         devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
         names = [layer.name for layer in profile.layers]
@@ -73,7 +81,7 @@ class Case:
 
 
 def crossing_bytes(profile: ModelProfile, cut: int) -> float:
-    """Bytes of the tensors that go from layers before a cut to layers behind it."""
+    """Bytes of the tensors that cross a cut."""
     return sum(t.size_bytes[0] for t in profile.tensors if 0 <= t.source < cut <= max(t.targets, default=-1))
 
 
@@ -107,7 +115,7 @@ CASES = (
 
 
 def job_of(name: str) -> Job:
-    """The demo's GPT, or a small model of the zoo whose tensors are not too small to matter."""
+    """The demo's GPT, or a small model with tensors large enough to matter."""
     from hocket import models
     from hocket.models.demo_job import make_job
 
@@ -122,7 +130,10 @@ def job_of(name: str) -> Job:
 
 
 def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: Any) -> None:
-    """One device: trains with each plan that comes, and says the most bytes of tensors that it held."""
+    """Worker process of one device.
+
+    It trains with each plan that it receives, and reports the peak bytes of its tensors.
+    """
     import torch
     import torch.distributed as dist
 
@@ -144,7 +155,7 @@ def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: A
 
 
 class Workers:
-    """Processes that run plans together, one a device."""
+    """Processes that run plans together, one per device."""
 
     def __init__(self, count: int, steps: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -167,7 +178,7 @@ class Workers:
         return dict(sorted(self._outbox.get(timeout=180) for _ in self._inboxes))
 
     def end(self) -> None:
-        """Let them go."""
+        """End the processes."""
         for inbox in self._inboxes:
             inbox.put(None)
         for process in self._processes:
@@ -175,7 +186,7 @@ class Workers:
 
 
 def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
-    """Each job's profile and batch size; seconds are measured only roughly, bytes are exact."""
+    """Yield each job's name, profile and batch size; times are measured roughly, bytes are exact."""
     from hocket.profiling.measure.measure import measure
     from hocket.profiling.measure.request import MeasureRequest
 
@@ -185,7 +196,7 @@ def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
 
 
 def proven_bytes(plan: Plan, profile: ModelProfile) -> dict[int, float]:
-    """What each device can come to hold at most, as `hocket check` has it."""
+    """Proven memory bound of each device, as `hocket check` computes it."""
     cuts = plan.cuts(profile)
     costs = CostModel(profile, plan.cluster, cuts, plan.batches.sizes)
     program = plan.compile(profile)
@@ -193,11 +204,11 @@ def proven_bytes(plan: Plan, profile: ModelProfile) -> dict[int, float]:
 
 
 def main() -> None:
-    """Print the lines and the summary."""
+    """Print one line per plan, and the summary."""
     from hocket.planning.predict.predict import predict_iteration
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="run the plans whose name has this in it")
+    parser.add_argument("--only", default="", help="run only plans with this text in their names")
     parser.add_argument("--steps", type=int, default=6)
     given = parser.parse_args()
     cases = [case for case in CASES if given.only in str(case)]

@@ -1,11 +1,12 @@
-"""Peak memory: predicted against torch's MemTracker, for real models on one device, without computing or allocating anything.
+"""Peak memory of real models on one device, predicted and from torch's MemTracker, without compute and allocation.
 
     python bench/bench_memtracker.py [--only WORD]
 
-Each model is run on fake tensors under torch.distributed._tools.mem_tracker.MemTracker, two updates of so many microbatches with
-its optimizer, as a plain loop does it; and sketched, planned for one device and simulated. Prints one JSON line a configuration:
-bytes, the error (below 0 is what must not be), where MemTracker sees the bytes at its peak, and the most bytes of storages that live
-in the same loop without it. Then the least and the greatest error.
+Each model runs on fake tensors under torch.distributed._tools.mem_tracker.MemTracker: a plain training loop of two
+updates with several microbatches. The model is also sketched, planned for one device, and simulated. The script prints
+one JSON line per configuration: the predicted bytes, the error (it must not be negative), the bytes at MemTracker's
+peak by their kind, and the peak bytes of live storages in the same loop without MemTracker. At the end it prints the
+least and the greatest error.
 """
 
 import argparse
@@ -35,7 +36,7 @@ ALONE = Cluster("one", (Level("device", 1, 1e9),), "h200")
 
 @dataclass(frozen=True)
 class Case:
-    """A model with an optimizer, and how its batch is cut."""
+    """A model, its optimizer, and its microbatches."""
 
     model: str
     optimizer: str
@@ -49,7 +50,7 @@ class Case:
 
     @property
     def job(self) -> Job:
-        """The job; call it where nothing is allocated."""
+        """The job; create it under fake tensors, so that nothing is allocated."""
         return job_of(self.model, OPTIMIZERS[self.optimizer], self.samples * self.microbatches)
 
 
@@ -77,7 +78,7 @@ CASES = (
 
 
 class Words:
-    """Random words that are their own labels, as models of transformers take them."""
+    """Data set of random tokens that are their own labels, as Hugging Face models take them."""
 
     def __init__(self, length: int, words: int, samples: int) -> None:
         self.length, self.words, self.samples = length, words, samples
@@ -91,7 +92,7 @@ class Words:
 
 
 def job_of(name: str, optimizer: Any, batch_size: int) -> Job:
-    """A model in its published size."""
+    """Job of a model at its published size."""
     options: dict[str, Any] = {"batch_size": batch_size, "samples": batch_size, "optimizer": optimizer}
     match name:
         case "gpt-124m":
@@ -109,7 +110,7 @@ def job_of(name: str, optimizer: Any, batch_size: int) -> Job:
 
 
 def of_transformers(name: str) -> tuple[nn.Module, int, int]:
-    """A model of Hugging Face, the length of its samples, and its number of words."""
+    """Hugging Face model, length of its samples, and size of its vocabulary."""
     import transformers
 
     match name:
@@ -123,7 +124,7 @@ def of_transformers(name: str) -> tuple[nn.Module, int, int]:
 
 
 def tracked(job: Job, samples: int, microbatches: int, recompute: bool = False) -> dict[str, int]:
-    """What MemTracker sees at the peak of two updates, by what it takes the bytes for; "Total" is the sum."""
+    """Bytes at MemTracker's peak of two updates, by kind; "Total" is the sum."""
     with faked() as mode:
         model = fake_copy(job.model, mode)
         optimizer = job.optimizer(model.parameters())
@@ -137,7 +138,7 @@ def tracked(job: Job, samples: int, microbatches: int, recompute: bool = False) 
 
 
 def living(job: Job, samples: int, microbatches: int, recompute: bool = False) -> int:
-    """The most bytes of storages that live in the same two updates, without MemTracker."""
+    """Peak bytes of live storages in the same two updates, without MemTracker."""
     with faked() as mode:
         model = fake_copy(job.model, mode)
         optimizer = job.optimizer(model.parameters())
@@ -149,8 +150,11 @@ def living(job: Job, samples: int, microbatches: int, recompute: bool = False) -
 
 
 def batches_of(job: Job, samples: int, microbatches: int) -> list[dict[str, Any]]:
-    """The microbatches of an update, made where nobody counts: what a data set keeps (1 GB of patterns for images of 1,000
-    classes), and what it makes a sample in, is not the model's."""
+    """Microbatches of an update, created before memory is counted.
+
+    The memory of the data set is not the model's: it keeps 1 GB of patterns for images of 1,000 classes, and needs
+    temporary memory to create a sample.
+    """
     firsts = range(0, samples * microbatches, samples)
     return [job.batch([i % len(job.data) for i in range(first, first + samples)]) for first in firsts]
 
@@ -158,15 +162,19 @@ def batches_of(job: Job, samples: int, microbatches: int) -> list[dict[str, Any]
 def update_twice(
     job: Job, model: nn.Module, optimizer: Any, batches: list[dict[str, Any]], recompute: bool, between: Any
 ) -> None:
-    """Two updates as a plain loop does them; `between` is called after each run of the model."""
+    """Train for two updates with a plain loop.
+
+    Arguments:
+        between: called after each run of the model.
+    """
     for _ in range(2):
         for whole in batches:
-            batch = {name: one.clone() for name, one in whole.items()}  # what a device is given: there from here on
+            batch = {name: one.clone() for name, one in whole.items()}  # input of the device: counted from here on
             if recompute:
                 with torch.no_grad():
                     loss_of(job, model, batch)
                 between()
-            root = get_gradient_edge(loss_of(job, model, batch))  # as a worker, which keeps the loss's number
+            root = get_gradient_edge(loss_of(job, model, batch))  # as in a worker, which keeps only the loss value
             torch.autograd.backward([root], [torch.ones(())])
             del root
             between()
@@ -176,7 +184,7 @@ def update_twice(
 
 
 def loss_of(job: Job, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-    """The job's loss."""
+    """Loss of the job for one microbatch."""
     args, kwargs, loss_args, loss_kwargs = job.split(batch)
     out = model(*args, **kwargs)
     loss: torch.Tensor = job.loss(out, *loss_args, **loss_kwargs) if job.loss is not None else out.loss
@@ -184,7 +192,7 @@ def loss_of(job: Job, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
 
 
 def predicted(job: Job, samples: int, microbatches: int, recompute: bool = False) -> float:
-    """What a plan of one stage on one device is predicted to hold at most."""
+    """Predicted peak bytes of a plan with one stage on one device."""
     profile = costed(sketch(job, (samples,)), device_type("h200"))
     stage = PlanStage(tuple(layer.name for layer in profile.layers), (0,), recompute)
     plan = Plan("data_parallel", profile.name, samples * microbatches, samples, (stage,), ALONE)
@@ -192,9 +200,9 @@ def predicted(job: Job, samples: int, microbatches: int, recompute: bool = False
 
 
 def main() -> None:
-    """Print the lines."""
+    """Print one line per configuration."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="the configurations whose name has this in it")
+    parser.add_argument("--only", default="", help="run only configurations with this text in their names")
     given = parser.parse_args()
     errors = []
     for case in CASES:

@@ -1,11 +1,16 @@
-"""Buckets and threads chosen together (LIBRA) beside DDP's, MG-WFBP's and no overlap, over a shaped network on this machine.
+"""Joint choice of buckets and threads (LIBRA) compared with DDP, MG-WFBP and no overlap, over a shaped network.
 
     python bench/bench_overlap.py [--workers 2 3] [--mbit 1000] [--jobs vgg gpt] [--draws 20] [--rounds 4] [--steps 10]
 
-For each job and number of workers, each in a network namespace on a core: the job trains with buckets and threads drawn at random;
-the contention model is fitted; plans are made by each rule from the same measured gradients, and trained in turn in the same
-processes, DistributedDataParallel among them. Backward time: from its begin to the end of the last all-reduce, median over workers
-and steps of all rounds. Needs root and iproute2; says so and stops elsewhere.
+All workers run on this machine, each in its own network namespace and on its own core. For each job and number of
+workers:
+
+1. The job trains with buckets and threads drawn at random, and the contention model is fitted.
+2. Each rule makes a plan from the same measured gradients.
+3. The plans and DistributedDataParallel train in turn in the same processes.
+
+The backward time lasts from the begin of the backward pass to the end of the last all-reduce. The figure is the median
+over workers and over the steps of all rounds. The script needs root and iproute2; without them it prints so and stops.
 """
 
 import argparse
@@ -58,7 +63,7 @@ def main() -> None:
 
 
 def compare(job: Path, workers: int, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Fit, plan by each rule, train with each."""
+    """Fit the contention model, plan by each rule, and train with each plan."""
     loaded = load_job(job)
     size = -(-loaded.batch_size // workers)
     captured = capture(loaded, size)
@@ -83,7 +88,7 @@ def compare(job: Path, workers: int, folder: Path, given: argparse.Namespace) ->
 
 
 def run(workers: int, arguments: Sequence[str]) -> None:
-    """One worker in each namespace."""
+    """Run one worker in each namespace."""
     port = free_port()
     script = [sys.executable, str(HERE / "_overlap.py"), *arguments]
     started = [
@@ -98,10 +103,13 @@ def run(workers: int, arguments: Sequence[str]) -> None:
 def gradients_of(
     captured: Captured, alone: Sequence[PlainBackward], one: Noted
 ) -> tuple[list[list[str]], ReadyGradients]:
-    """Layers in the order of a backward, those without gradients with the next that has some; measured seconds, and bytes."""
+    """Groups of layers in the order of the backward pass, with measured seconds and gradient bytes.
+
+    A layer without gradients is in the group of the next layer that has some.
+    """
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters() if p.requires_grad}
     owned = {layer.name: [name for name in layer.parameters if name in left] for layer in captured.layers}
-    for layer in captured.layers:  # what several share is there with the last of them
+    for layer in captured.layers:  # a shared parameter counts for the last layer that uses it
         owned[layer.name] = [name for name in owned[layer.name] if left.pop(name, None) is not None]
     left = {name: p.nbytes for name, p in captured.job.model.named_parameters()}
     names: list[list[str]] = []
@@ -119,7 +127,7 @@ def gradients_of(
 
 
 def chosen(gradients: ReadyGradients, model: OverlapModel) -> dict[str, Fusion]:
-    """What each rule makes of the same gradients; buckets and threads are those that the planner takes."""
+    """Buckets and threads of each rule for the same gradients, as in the planner (planning/buckets/threads.py)."""
     fusion_only = merged(gradients, model, model.own_threads)
     return {
         "no overlap": no_overlap(gradients, model.own_threads),
@@ -132,13 +140,16 @@ def chosen(gradients: ReadyGradients, model: OverlapModel) -> dict[str, Fusion]:
 
 
 def with_fusion(plan: Plan, names: Sequence[Sequence[str]], fusion: Fusion) -> Plan:
-    """The plan with these buckets and threads."""
+    """Plan with the given buckets and threads."""
     buckets = tuple(tuple(name for k in own for name in names[k]) for own in fusion.buckets)
     return replace(plan, stages=(replace(plan.stages[0], buckets=buckets, threads=fusion.threads),))
 
 
 def report(rounds: Sequence[dict[str, Any]], rules: dict[str, Fusion], fit: OverlapMeasurement) -> dict[str, Any]:
-    """Milliseconds of a backward by rule, measured and foretold, and by how much LIBRA's is shorter than each."""
+    """Measured and predicted milliseconds of a backward pass by rule.
+
+    It also has the relative reduction that LIBRA reaches over each rule.
+    """
     model, found = fit.fitted.model, {}
     ddp_s = median(each for own in rounds for each in own["ddp"])
     for name, fusion in rules.items():

@@ -1,10 +1,14 @@
-"""The partitioner beside the public PipeDream optimizer: time to plan, and both plans under the one cost model.
+"""PipeDream partitioner compared with the public PipeDream optimizer: planning times and predicted costs of the plans.
 
-Run: python -m bench.bench_partition [--sync ring] [--variants] [--plain] [--table]
-Prints, for each public profile and cluster, our least processor time of a few runs, of which each begins with nothing
-but the compiled loops, the reference's, their ratio, both bottlenecks under section 2.4.1 and both configurations (!
-where the reference's does not fit its 16 GB); then the synthetic NASNet-like graphs. With --table: the configurations
-of Table 2.2 against what these profiles give, under both readings of the all-reduce.
+    python -m bench.bench_partition [--sync ring] [--variants] [--plain] [--table]
+
+Each row is a public profile and a cluster. It has our least CPU time of a few runs, the reference's time, their ratio,
+both bottlenecks under section 2.4.1, and both configurations. Our runs begin without any cached state except the
+compiled loops. A "!" marks a reference plan that does not fit in its 16 GB. Then follow the synthetic NASNet-like
+graphs.
+
+With --table, the configurations of Table 2.2 are compared with the results for these profiles, under both readings of
+the all-reduce.
 """
 
 import argparse
@@ -37,7 +41,7 @@ OPTIONS = {
 def best_of(
     runs: int, profile: ModelProfile, cluster: Cluster, size: int, options: PartitionOptions
 ) -> tuple[float, Partition]:
-    """Least processor time of several runs, each as if it were the first: nothing is kept from one to the next."""
+    """Least CPU time of several runs; all caches are cleared before each run."""
     least, result = float("inf"), partition(profile, cluster, size, options)
     for _ in range(runs):
         for kept in (topology.topology, topology._runs, memory._flights):
@@ -50,7 +54,7 @@ def best_of(
 
 
 SYNCS: tuple[Sync, ...] = ("paper", "ring")
-# Table 2.2: model, servers x devices (cluster), configuration; and the batch a device of section 2.5.1.
+# Table 2.2: model, cluster (servers x devices), configuration, and batch size per device of section 2.5.1.
 TABLE = (
     ("vgg16", "A4x4", "15-1", 64),
     ("vgg16", "B2x8", "15-1", 64),
@@ -65,7 +69,7 @@ TABLE = (
 
 
 def table() -> None:
-    """Print Table 2.2's configurations and ours, priced by the formula and by the text of section 2.4.1."""
+    """Print Table 2.2's configurations and ours, with the cost by the formula and by the text of section 2.4.1."""
     print(
         "{:9}{:6}{:>6} {:6}{:>20}{:>10}  {:>10}  {}".format(
             "model", "on", "batch", "sync", "ours", "", "16", "table 2.2"
@@ -85,7 +89,7 @@ def table() -> None:
 
 
 def _theirs(profile: ModelProfile, cluster: Cluster, size: int, sync: Sync, config: str) -> str:
-    """The best pipeline of a configuration, and its slowest terms."""
+    """Cost of the best pipeline with a given configuration, and its slowest terms."""
     if config == "straight":
         best = partition(profile, cluster, size, PartitionOptions(sync=sync, replicate=False)).costs
     else:
@@ -110,17 +114,15 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sync", choices=("paper", "ring"), default="paper")
-    parser.add_argument("--variants", action="store_true", help="every variant of the reference, not only acr1")
+    parser.add_argument("--variants", action="store_true", help="compare all variants of the reference, not only acr1")
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument(
-        "--plain", action="store_true", help="loops that are not compiled, as in a process that just began"
-    )
-    parser.add_argument("--table", action="store_true", help="Table 2.2 instead")
-    chosen = parser.parse_args()
-    if chosen.table:
+    parser.add_argument("--plain", action="store_true", help="use loops that are not compiled, as in a new process")
+    parser.add_argument("--table", action="store_true", help="print only Table 2.2")
+    arguments = parser.parse_args()
+    if arguments.table:
         table()
         return
-    buffers.PLAIN_WORK = sys.maxsize if chosen.plain else 0  # compiled from the first call on
+    buffers.PLAIN_WORK = sys.maxsize if arguments.plain else 0  # 0: use the compiled loops from the first call on
     start = time.perf_counter()
     partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1, PartitionOptions(replicate=False))
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")
@@ -134,9 +136,9 @@ def main() -> None:
             cluster = reference.CLUSTERS[name]
             for variant, options in OPTIONS.items():
                 row = published.get((model, name, variant))
-                if variant != "acr1" and (row is None or not chosen.variants):
+                if variant != "acr1" and (row is None or not arguments.variants):
                     continue
-                process_s, ours = best_of(chosen.runs, profile, cluster, size, replace(options, sync=chosen.sync))
+                process_s, ours = best_of(arguments.runs, profile, cluster, size, replace(options, sync=arguments.sync))
                 columns = [
                     model,
                     name,
@@ -152,7 +154,7 @@ def main() -> None:
                     stages = reference.placement(row, profile)
                     columns[4:6] = f"{row.planner_wall_s:.2f} s", f"{row.planner_wall_s / process_s:.0f}x"
                     if stages is not None:
-                        theirs = evaluate(profile, cluster, size, stages, sync=chosen.sync)
+                        theirs = evaluate(profile, cluster, size, stages, sync=arguments.sync)
                         columns[7] = f"{theirs.bottleneck_s * 1e3:.3f} ms"
                         config = "-".join(str(len(devices)) for _, devices in stages)
                         limit = max(options.rule.capacity_bytes, default=math.inf)
@@ -161,7 +163,7 @@ def main() -> None:
     for count in (12, 18, 24):
         profile = synthetic.cells(count)
         for name in ("A4x4", "B2x8"):
-            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, PartitionOptions(sync=chosen.sync))
+            process_s, ours = best_of(2, profile, reference.CLUSTERS[name], 32, PartitionOptions(sync=arguments.sync))
             print(
                 f"{profile.name:18}{name:6}{len(profile.layers)} layers, {ours.cuts} cuts: {process_s * 1e3:.0f} ms, "
                 f"{ours.bottleneck_s * 1e3:.3f} ms, {ours.config}"

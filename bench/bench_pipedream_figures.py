@@ -1,10 +1,11 @@
-"""PipeDream's microbenchmarks, foreseen from its public profiles: dissertation figures 2.15, 2.16 and 2.17.
+"""PipeDream's microbenchmarks predicted from its public profiles: dissertation figures 2.15, 2.16 and 2.17.
 
     python -m bench.bench_pipedream_figures
     python -m bench.bench_pipedream_figures --only 2.16
 
-Devices are those of one server of Cluster-A: four V100s of 16 GB with 12 GB/s of PCIe each. Minibatches are those of
-section 2.5.1, for which a profile's figures are scaled in proportion. GNMT-16 has no public profile. Each figure's heading says what the text publishes.
+The devices are one server of Cluster-A: four V100s of 16 GB with 12 GB/s of PCIe each. Minibatch sizes are those of
+section 2.5.1; the profiles' figures are scaled to them in proportion. GNMT-16 has no public profile. Each figure's
+heading has the statement of the source's text.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from hocket.strategies.pipedream_partition.partition import partition
 
 A = reference.CLUSTERS["A1x4"]
 GB = 1e9
-SAMPLES = {"gnmt": 64, "vgg16": 64, "resnet50": 128, "alexnet": 256}  # a device, section 2.5.1
-Stages = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # (layers, devices) from input to output
+SAMPLES = {"gnmt": 64, "vgg16": 64, "resnet50": 128, "alexnet": 256}  # samples per device, section 2.5.1
+Stages = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # (layers, devices) of each stage, from input to output
 
 
 def everywhere(profile: ModelProfile, cluster: Cluster) -> Stages:
@@ -34,7 +35,11 @@ def everywhere(profile: ModelProfile, cluster: Cluster) -> Stages:
 
 
 def run(profile: ModelProfile, size: int, stages: Stages, strategy: str, **options: int) -> tuple[float, list[float]]:
-    """Samples a second, and peak bytes of the first device of every stage, with minibatches of so many samples."""
+    """Samples per second, and peak bytes of the first device of every stage.
+
+    Arguments:
+        size: samples of a minibatch; with data parallelism, per device.
+    """
     batch = size * len(stages[0][1]) if strategy == "data_parallel" else size
     space = SearchSpace(profile, A, batch, (size,))
     stage_cuts = tuple(cut(space, layers, devices) for layers, devices in stages)
@@ -43,10 +48,13 @@ def run(profile: ModelProfile, size: int, stages: Stages, strategy: str, **optio
 
 
 def straight(profile: ModelProfile, size: int, memory_bytes: float | None = None) -> Stages:
-    """Four stages of the partitioner, without replicas.
+    """Four stages from the partitioner, without replicas.
+
+    Arguments:
+        memory_bytes: memory of a device; None for no limit.
 
     Raises:
-        RefusedError: no four stages fit into so much memory a device.
+        RefusedError: no four stages fit into the memory.
     """
     rule = MemoryRule(() if memory_bytes is None else (memory_bytes,) * A.devices)
     found = partition(profile, A, size, PartitionOptions(rule, replicate=False, exact_devices=True))
@@ -54,12 +62,12 @@ def straight(profile: ModelProfile, size: int, memory_bytes: float | None = None
 
 
 def gigabytes(sizes: list[float]) -> str:
-    """GB of some sizes in bytes."""
+    """Sizes in GB, separated by spaces."""
     return " ".join(f"{size / GB:5.2f}" for size in sizes)
 
 
 def memory() -> None:
-    """GB of each stage beside data parallelism (figure 2.15)."""
+    """Print GB of each stage and of data parallelism (figure 2.15)."""
     print(
         "\nFigure 2.15: GB a device, four straight stages; published: the fullest stage is on par with data parallelism"
     )
@@ -78,18 +86,21 @@ def memory() -> None:
 
 
 def sent_bytes(profile: ModelProfile, size: int, stages: Stages) -> float:
-    """Bytes that all devices send for one sample: activations, their gradients, and a ring all-reduce in every round of replicas."""
+    """Bytes that all devices send for one sample.
+
+    They are activations, their gradients, and one ring all-reduce for each round of replicas.
+    """
     sizes, total = profile.tensor_bytes(size), 0.0
     for index, source, last in journeys(profile, owners(stages, len(profile.layers))):
         total += float(sizes[index]) * (2 if profile.tensors[index].gradient else 1) * (last - source)
     for layers, devices in stages:
-        # A ring sends 2 (r - 1) times the weights in all, once in r minibatches.
+        # A ring sends 2 (r - 1) times the weights in total, once in r minibatches.
         total += 2 * (len(devices) - 1) * profile.weights_bytes(sorted(layers)) / len(devices)
     return total / size
 
 
 def two_stages(profile: ModelProfile, size: int) -> Iterator[Stages]:
-    """Every two stages on four devices."""
+    """Yield all partitions into two stages on four devices."""
     places = cuts_of(profile, size)
     last = len(places.masks) - 1
     for k in range(1, last):
@@ -101,7 +112,11 @@ def two_stages(profile: ModelProfile, size: int) -> Iterator[Stages]:
 
 
 def best_other(profile: ModelProfile, size: int) -> Stages:
-    """The fastest of two stages with replicas, four without, and the partitioner's, if it has several."""
+    """Fastest configuration other than data parallelism.
+
+    Candidates are two stages with replicas, four stages without replicas, and the partitioner's plan if it has several
+    stages.
+    """
     found = partition(profile, A, size, PartitionOptions(sync="ring", exact_devices=True, data_parallel_within=0.0))
     known = (straight(profile, size), tuple((tuple(layers), tuple(devices)) for layers, devices in found.stages))
     candidates = [*(one for one in known if len(one) > 1), *two_stages(profile, size)]
@@ -109,7 +124,7 @@ def best_other(profile: ModelProfile, size: int) -> Stages:
 
 
 def communication() -> None:
-    """Bytes a sample of data parallelism and of other configurations (figure 2.16)."""
+    """Print bytes per sample of data parallelism and of other configurations (figure 2.16)."""
     print(
         "\nFigure 2.16: MB sent for a sample by four devices; published, best other by data parallelism: far less for"
     )
@@ -126,7 +141,7 @@ def communication() -> None:
 
 
 def in_flight() -> None:
-    """Throughput and memory of GNMT-8 by inputs in flight (figure 2.17)."""
+    """Print throughput and memory of GNMT-8 by the number of inputs in flight (figure 2.17)."""
     print(
         "\nFigure 2.17, GNMT-8, four straight stages: samples/s and GB of each stage by inputs in flight; published: memory"
     )
@@ -145,13 +160,13 @@ FIGURES: dict[str, Callable[[], None]] = {"2.15": memory, "2.16": communication,
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=tuple(FIGURES), help="one figure")
-    asked = parser.parse_args()
+    parser.add_argument("--only", choices=tuple(FIGURES), help="print only this figure")
+    arguments = parser.parse_args()
     if not (reference.DATA / "profiles").is_dir():
         print(f"Left out: the public profiles are not in {reference.DATA / 'profiles'}.")
         return
     for number, figure in FIGURES.items():
-        if asked.only in (None, number):
+        if arguments.only in (None, number):
             figure()
 
 

@@ -1,18 +1,22 @@
-"""Hocket's engine against torch.distributed.pipelining: same GPT, same two stages, same microbatches, two pinned workers.
+"""Hocket's engine compared with torch.distributed.pipelining, for the same GPT, stages and microbatches.
 
     python bench/bench_pipelining.py [--launches 6] [--rounds 3] [--batches 8]
 
-Both live in the same two processes (one thread each, one core each) and train in turn, some batches a turn, so that
-whatever else the machine does meets both. torch's messages go over gloo, Hocket's through memory, as `hocket train` has
-them between workers of one machine, and in rows of their own over gloo, as it has them between machines. Where a process happens to find its memory makes any side some per cent
-faster or slower for as long as the process lives, and more so who is made first: so processes are launched anew several
-times, each time another side is made first and each round another one begins. Figures are medians over all rounds,
-ratios are taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream
-and 2BW are set beside torch's 1F1B. With equal stages and free updates the missing bubble allows (m + p - 1) / m of it.
-What it allows these stages is less: the bubble is the other stage's microbatch, and where weights are updated oftener
-(PipeDream) or copied first, that is work and no bubble. It is computed from the median seconds of every kind of
-instruction, recorded in one more turn in the same processes. A turn of an asynchronous strategy has one bubble as well,
-when the pipeline is filled and drained, which is counted.
+Both libraries run in the same two processes, with one thread and one core each. They train in turns of some batches, so
+that other load on the machine affects both. torch sends messages over gloo. Hocket sends them through shared memory, as
+`hocket train` does on one machine; separate rows have Hocket over gloo, as between machines.
+
+The memory layout of a process makes each side some per cent faster or slower for the whole life of the process. The
+order in which the sides are created matters even more. So the processes are launched several times, each launch creates
+another side first, and each round begins with another side. Times are medians over all rounds. Ratios are computed in
+each round; the ratios of each launch are printed, too. Every side takes its optimizer step.
+
+PipeDream and 2BW are compared with torch's 1F1B. With equal stages and free updates, a schedule without bubbles has
+(m + p - 1) / m times the throughput of 1F1B. The limit for these stages is lower for two reasons. The bubble is as long
+as the other stage's microbatch, and additional weight updates (PipeDream) or copies of weights are work, not bubbles.
+The limit is computed from the median seconds of every kind of instruction, recorded in one more turn in the same
+processes. A turn of an asynchronous strategy also has one bubble, when the pipeline is filled and drained; it is
+counted.
 """
 
 import argparse
@@ -44,18 +48,21 @@ SIDES = (
     *("torch gpipe", "hocket gpipe", "gloo gpipe", "hocket flush", "gloo flush", "torch flush"),
     *("hocket pipedream", "hocket two_bw"),
 )
-"""torch; hocket, with messages through memory; gloo: hocket with messages over gloo, as torch's."""
+"""Sides: "torch"; "hocket", with messages through shared memory; "gloo", Hocket with messages over gloo as torch."""
 ROWS = (("gloo", "gpipe"), ("gloo", "flush"), *(("hocket", strategy) for strategy in STRATEGIES))
 BESIDE = {"gpipe": "gpipe", "flush": "flush", "pipedream": "flush", "two_bw": "flush"}
 
-Turn = Callable[[int], None]  # trains so many batches
-Seconds = dict[str, float]  # medians by kind of instruction
+Turn = Callable[[int], None]  # trains a number of batches
+Seconds = dict[str, float]  # median seconds by kind of instruction
 
 
 def hocket_worker(
     captured: Captured, strategy: str, rank: int, record: bool = False, shared_memory: bool = True
 ) -> Worker:
-    """Hocket under one strategy, its stages those of the other side: embeddings and half of the blocks; the rest."""
+    """Hocket's worker under one strategy.
+
+    The stages are the same as on torch's side: the embeddings and half of the blocks, and the rest.
+    """
     names = [layer.name for layer in captured.layers]
     border = next(i for i, name in enumerate(names) if name.startswith(f"blocks.{N_LAYER // 2}"))
     stages = tuple(PlanStage(tuple(part), (s,)) for s, part in enumerate((names[:border], names[border:])))
@@ -69,13 +76,13 @@ def hocket_worker(
 
 
 def hocket_turn(worker: Worker) -> Turn:
-    """What trains so many batches."""
+    """Function that trains a number of batches."""
     program = worker.program
     return lambda batches: worker.run((batches * MICROBATCHES - program.admitted) // program.stride) and None
 
 
 def kinds(worker: Worker, batches: int) -> list[Seconds]:
-    """Train so many batches and tell what each kind of instruction took, by rank; on every rank."""
+    """Train, and return the median seconds of each kind of instruction, by rank. It is a collective call."""
     hocket_turn(worker)(batches)
     found: dict[str, list[float]] = {}
     for instruction, start_s, end_s, _ in worker.records:
@@ -87,8 +94,11 @@ def kinds(worker: Worker, batches: int) -> list[Seconds]:
 
 
 def batch_s(strategy: str, stages: list[Seconds], batches: int) -> float:
-    """What one of a turn's batches takes where transfers and the engine are free: the slowest stage's work, and the others'
-    in its bubble, which an asynchronous strategy has once in a turn."""
+    """Seconds of one batch of a turn, if transfers and the engine take no time.
+
+    It is the slowest stage's work, plus the work of the other stages as its bubble. An asynchronous strategy has this
+    bubble once in a turn.
+    """
     once = [one["load"] + one["forward"] + one["backward"] for one in stages]
     steps = MICROBATCHES if strategy == "pipedream" else 1
     bubble = (sum(once) - max(once)) / (batches if strategy in ASYNCHRONOUS else 1)
@@ -96,9 +106,9 @@ def batch_s(strategy: str, stages: list[Seconds], batches: int) -> float:
 
 
 def allowed_gain(strategy: str, recorded: dict[str, list[Seconds]], batches: int) -> float:
-    """How many times torch's 1F1B throughput the missing bubble allows.
+    """Largest possible ratio to the throughput of torch's 1F1B without the bubble.
 
-    The stages' own work is the same: what recorded 1F1B took for it is taken for both.
+    The stages' work is the same on both sides: the recorded times of 1F1B are used for both.
     """
     own = [{**work, "step": one["step"]} for work, one in zip(recorded["flush"], recorded[strategy], strict=True)]
     return batch_s("flush", recorded["flush"], batches) / batch_s(strategy, own, batches)
@@ -109,7 +119,7 @@ def _rotated(sides: tuple[str, ...], by: int) -> tuple[str, ...]:
 
 
 def _side(side: str, captured: Captured, rank: int) -> Turn:
-    """One that takes turns."""
+    """Turn function of one side."""
     whose, name = side.split()
     if whose == "torch":
         return Pipelining(name, MICROBATCHES, rank).train
@@ -117,7 +127,7 @@ def _side(side: str, captured: Captured, rank: int) -> Turn:
 
 
 def work(rank: int, folder: str, launch: int, rounds: int, batches: int) -> None:
-    """One of the two processes."""
+    """Run one of the two processes."""
     warnings.simplefilter("ignore")
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)

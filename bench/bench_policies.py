@@ -1,21 +1,22 @@
-"""The policies beside the public ones, and beside a plain cvxpy formulation in the same run.
+"""Speed of the policies compared with the public ones, and with a plain cvxpy formulation in the same run.
 
     python bench/bench_policies.py [--largest 2048] [--only WORD] [--unlike]
 
-First, for every public snapshot: processor milliseconds of `allocate` (least of a few runs, each on a fresh snapshot, nothing
-kept), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS, one core, as published beside it), their ratio, what
-it is to be at least, and our objective over the public one. Then cvxpy, where it is installed. With --unlike: snapshots where
-all jobs differ: cold, after one arrival or departure, and with all pairs.
+Each row of the first table is a public policy and a snapshot. It has the CPU milliseconds of `allocate` (least of a few
+runs, each on a fresh snapshot without cached state), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS,
+one core, from the published data), their ratio, the required ratio, and our objective over the public one. The second
+table is for cvxpy, if it is installed. --unlike adds snapshots in which all jobs differ: a cold start, a start after
+one arrival or departure, and all pairs of jobs.
 
-Every row of a public policy is to be ten times as quick, or a hundred times where the public one took more than ten seconds; a
-"<" stands behind those that are not. To make the snapshot is not counted, as the public policies are handed tables;
-docs/explanation/gavel.md says what it takes, and where the rest goes. Nor is to load numba, which a process does once, when it has asked
-for some strict queues: those rows are asked a few times before they are timed.
+The required speedup is 10; it is 100 if the public policy took more than 10 seconds. A "<" marks rows that miss it. The
+time to build the snapshot is not counted, because the public policies are given tables; docs/explanation/gavel.md lists
+that time and the rest. The time to load numba is not counted either. A process loads it once, after some calls of
+strict queues, so those rows are called a few times before they are timed.
 """
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy comes: one core, as for the public figures
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: one core, as for the public figures
 
 import argparse
 import json
@@ -41,30 +42,39 @@ from hocket.util import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
 MOST_RUNS, ENOUGH_S = 30, 1.0
-BEFORE = 20  # questions of a strict queue: by then its loop is compiled
+WARM_UP_CALLS = 20  # calls of a strict queue before timing: by then its loop is compiled
 COST = "max_sum_throughput_normalized_by_cost"
 
 
-# Policies for which thousands of jobs that all differ are looked at; those that have pace in them; those that share.
+# Policies that are timed with all pairs of jobs; with thousands of jobs that all differ; with jobs of about equal work.
 SHARE = (
     "max_min_fairness", "max_sum_throughput", "min_cost", "fifo", "makespan", "finish_time_fairness", "min_cost_slo",
 )  # fmt: skip
-DIFFER = (*SHARE, "makespan_budget", "water_filling", "hierarchical")
+DIFFERENT = (*SHARE, "makespan_budget", "water_filling", "hierarchical")
 PACED = ("makespan", "finish_time_fairness", "makespan_budget")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A public policy and ours: what it is called, which part of its evaluation our objective is, what it is told."""
+    """A public policy and ours.
+
+    Attributes:
+        public: name of the public policy.
+        ours: name of our policy.
+        objective_key: key of our objective in the public policy's evaluation; empty for none.
+        pairs: True if jobs may share workers.
+        blind: True for the heterogeneity-agnostic version.
+        mixed: True for entities with different policies.
+    """
 
     public: str
     ours: str
-    told: str
+    objective_key: str
     pairs: bool = False
     blind: bool = False
     mixed: bool = False
-    waited: float = 1.0  # of the time since jobs came, how much the public policy knows of
-    strict: bool = False  # a queue, as the public policy has it
+    waited: float = 1.0  # fraction of the time since arrival that the public policy counts
+    strict: bool = False  # strict queue, as in the public policy
 
 
 CASES = (
@@ -97,19 +107,19 @@ CASES = (
 )
 
 
-def best_of(call: Callable[[Snapshot], Allocation], there: Snapshot) -> tuple[float, Allocation]:
-    """Least processor seconds of some runs, each on a snapshot that nobody has looked at."""
+def best_of(call: Callable[[Snapshot], Allocation], snapshot: Snapshot) -> tuple[float, Allocation]:
+    """Least CPU seconds of some runs, each on a snapshot without cached state."""
     taken: list[float] = []
     while len(taken) < 2 or (len(taken) < MOST_RUNS and sum(taken) < ENOUGH_S):
-        fresh = replace(there)
+        fresh = replace(snapshot)
         start = time.process_time()
         found = call(fresh)
         taken.append(time.process_time() - start)
     return min(taken), found
 
 
-def beside_the_public_ones(largest: int, only: str) -> None:
-    """A line a policy and snapshot."""
+def compare_with_public(largest: int, only: str) -> None:
+    """Print one line per policy and snapshot."""
     references = json.loads((FOLDER / "policies" / "reference.json").read_text())
     table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
     names = registry.names("hocket.scheduler.policies")
@@ -125,27 +135,28 @@ def beside_the_public_ones(largest: int, only: str) -> None:
 
 def _line(case: Case, policy: ModuleType, row: dict[str, Any], table: Any) -> None:
     path = FOLDER / "policies" / row["input"]
-    there = gavel_snapshot.read(path, table if case.pairs else None, mixed=case.mixed)
-    # The public policies were asked once: what they count from call to call is 0.
-    newly = (replace(active, elapsed_s=active.elapsed_s * case.waited, isolated_s=0.0) for active in there.jobs)
-    there = replace(there, jobs=tuple(newly))
+    snapshot = gavel_snapshot.read(path, table if case.pairs else None, mixed=case.mixed)
+    # The public policies were called once: their counters from call to call are 0.
+    newly = (replace(active, elapsed_s=active.elapsed_s * case.waited, isolated_s=0.0) for active in snapshot.jobs)
+    snapshot = replace(snapshot, jobs=tuple(newly))
     if case.blind:
-        there = agnostic(there, [own.name for own in there.types].index("v100"))
+        snapshot = agnostic(snapshot, [own.name for own in snapshot.types].index("v100"))
     call = partial(policy.allocate, strict=True) if case.strict else policy.allocate
-    for _ in range(BEFORE if case.strict else 0):
-        call(replace(there))
-    seconds, found = best_of(call, there)
-    ratio, asked = row["wall_median"] / seconds, 100 if row["wall_median"] > 10 else 10
-    told = f"{found.objective / row['eval'][case.told]:.9f}" if case.told else "-"
-    short = "" if ratio >= asked else " <"
+    for _ in range(WARM_UP_CALLS if case.strict else 0):
+        call(replace(snapshot))
+    seconds, found = best_of(call, snapshot)
+    ratio, required = row["wall_median"] / seconds, 100 if row["wall_median"] > 10 else 10
+    quality = f"{found.objective / row['eval'][case.objective_key]:.9f}" if case.objective_key else "-"
+    short = "" if ratio >= required else " <"
     name = row["input"].removesuffix(".json")
     print(
-        f"{case.public:50}{name:22}{seconds * 1e3:>10.4g}{row['wall_median']:>10.4g}{ratio:>9.1f}{asked:>6}  {told}{short}"
+        f"{case.public:50}{name:22}{seconds * 1e3:>10.4g}{row['wall_median']:>10.4g}"
+        f"{ratio:>9.1f}{required:>6}  {quality}{short}"
     )
 
 
-def beside_cvxpy(largest: int) -> None:
-    """The same programs written down plainly."""
+def compare_with_cvxpy(largest: int) -> None:
+    """Print the comparison with plain cvxpy formulations."""
     version = plain.available()
     if not version:
         print("\ncvxpy is not installed: nothing to compare with (pip install cvxpy)")
@@ -155,10 +166,10 @@ def beside_cvxpy(largest: int) -> None:
     )
     for name in ("max_min_fairness", "makespan", "max_sum_throughput"):
         policy = registry.load("hocket.scheduler.policies", name, "policy")
-        for label, there in _plain_snapshots(largest):
-            seconds, found = best_of(policy.allocate, there)
+        for label, snapshot in _plain_snapshots(largest):
+            seconds, found = best_of(policy.allocate, snapshot)
             for solver in ("HIGHS", "CLARABEL"):
-                value, theirs = getattr(plain, name)(there, solver)
+                value, theirs = getattr(plain, name)(snapshot, solver)
                 print(
                     f"{name:22}{label:22}{seconds * 1e3:>10.2f}{theirs * 1e3:>18.1f}{theirs / seconds:>9.1f}"
                     f"  {solver} {found.objective / value:.9f}"
@@ -173,10 +184,14 @@ def _plain_snapshots(largest: int) -> Iterator[tuple[str, Snapshot]]:
 
 
 def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot:
-    """Jobs of the public kinds, each with a factor of its own for every type; workers for three jobs in four.
+    """Snapshot in which all jobs differ, with workers for three of four jobs.
+
+    Jobs are of the public kinds, and each has its own random factor for every type.
 
     Arguments:
-        even: all have about as much work, so that workers set the pace; else the longest job does.
+        even: True for jobs of about equal work, so that workers limit the pace. False for jobs of very different work,
+            so that
+            the longest job does.
     """
     rng = np.random.default_rng(seed)
     known = gavel_snapshot.read(FOLDER / "policies" / "N2048_seed2_single.json").throughputs
@@ -197,39 +212,41 @@ def unlike(jobs: int, types: int, seed: int = 0, even: bool = False) -> Snapshot
     return Snapshot(kinds, tuple(Placement(k) for k in range(types)), each, steps, None, teams)
 
 
-def _with_budget(there: Snapshot) -> Snapshot:
-    """A budget that makes the makespan longer: three parts in a hundred less than the shortest one costs."""
+def _with_budget(snapshot: Snapshot) -> Snapshot:
+    """Snapshot with a budget of 97 % of the cost of the shortest makespan, so that the makespan gets longer."""
     policy = registry.load("hocket.scheduler.policies", "makespan_budget", "policy")
-    found = policy.allocate(there)
-    paid_usd = (there.prices[found.column] * there.scale[found.first] * found.fraction).sum() * found.objective / 3600
-    return replace(there, budget_usd=float(paid_usd) * 0.97)
+    found = policy.allocate(snapshot)
+    paid_usd = (
+        (snapshot.prices[found.column] * snapshot.scale[found.first] * found.fraction).sum() * found.objective / 3600
+    )
+    return replace(snapshot, budget_usd=float(paid_usd) * 0.97)
 
 
-def where_all_differ() -> None:
-    """Cold, and from the session's last answer after one job left or came."""
+def all_different() -> None:
+    """Print times of a cold start, and of warm starts after one job left or arrived."""
     print(
         f"\n{'policy':28}{'jobs':>8}{'types':>6}{'cold ms':>10}{'one leaves or comes: median ms':>32}{'worst':>8}  gap"
     )
     for jobs, types, events in ((2048, 3, 10), (2048, 8, 10), (10_000, 8, 2)):
-        for name in DIFFER:
+        for name in DIFFERENT:
             for even in (False, True) if name in PACED else (False,):
                 if even or name != "makespan_budget":
-                    _from_event_to_event(name, jobs, types, events, even)
+                    _events(name, jobs, types, events, even)
 
 
-def _from_event_to_event(name: str, jobs: int, types: int, events: int, even: bool) -> None:
+def _events(name: str, jobs: int, types: int, events: int, even: bool) -> None:
     policy = registry.load("hocket.scheduler.policies", name, "policy")
     full = unlike(jobs + events, types, 0, even)
     if name == "makespan_budget":
         full = _with_budget(full)
     rng, session = np.random.default_rng(1), Session()
-    there, taken, gap = list(range(jobs)), [], 0.0
+    present, taken, gap = list(range(jobs)), [], 0.0
     for event in range(events + 1):
         if event % 2:
-            there.append(jobs + event - 1)
+            present.append(jobs + event - 1)
         elif event:
-            there.pop(int(rng.integers(len(there))))
-        snapshot = replace(full, jobs=tuple(full.jobs[j] for j in there), throughputs=full.throughputs[there])
+            present.pop(int(rng.integers(len(present))))
+        snapshot = replace(full, jobs=tuple(full.jobs[j] for j in present), throughputs=full.throughputs[present])
         start = time.process_time()
         found = policy.allocate(snapshot, session)
         taken.append((time.process_time() - start) * 1e3)
@@ -239,40 +256,41 @@ def _from_event_to_event(name: str, jobs: int, types: int, events: int, even: bo
     print(f"{label:28}{jobs:>8}{types:>6}{cold:>10.1f}{np.median(warm):>32.1f}{max(warm):>8.1f}  {gap:.0e}", flush=True)
 
 
-def where_all_differ_and_share() -> None:
-    """All pairs of unlike jobs of the public kinds."""
+def all_different_with_pairs() -> None:
+    """Print times with all pairs of jobs that differ."""
     table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
     known = gavel_snapshot.read(FOLDER / "policies" / "N2048_seed2_single.json", table)
     factors = np.random.default_rng(0).uniform(0.9, 1.1, known.throughputs.shape)
-    there = replace(known, throughputs=known.throughputs * factors)
+    snapshot = replace(known, throughputs=known.throughputs * factors)
     print(f"\n{'policy':22}{'jobs':>8}{'types':>6}{'all pairs: s':>14}  gap, objective over that without pairs")
     for name in SHARE:
         policy = registry.load("hocket.scheduler.policies", name, "policy")
         start = time.process_time()
-        found = policy.allocate(there)
+        found = policy.allocate(snapshot)
         taken = time.process_time() - start
-        alone = policy.allocate(replace(there, pairs=None)).objective
+        alone = policy.allocate(replace(snapshot, pairs=None)).objective
         print(
-            f"{name:22}{len(there.jobs):>8}{len(there.types):>6}{taken:>14.2f}  {found.gap:.0e}, {found.objective / alone:.4f}"
+            f"{name:22}{len(snapshot.jobs):>8}{len(snapshot.types):>6}{taken:>14.2f}  "
+            f"{found.gap:.0e}, {found.objective / alone:.4f}"
         )
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--largest", type=int, default=512, help="jobs of a snapshot (default 512)")
-    parser.add_argument("--only", default="", help="public policies whose names have this in them")
-    parser.add_argument("--unlike", action="store_true", help="and snapshots where all jobs differ")
-    asked = parser.parse_args()
+    parser.add_argument("--largest", type=int, default=512, help="largest number of jobs of a snapshot (default 512)")
+    parser.add_argument("--only", default="", help="run only public policies with this text in their names")
+    parser.add_argument("--unlike", action="store_true", help="also run snapshots in which all jobs differ")
+    arguments = parser.parse_args()
     if not FOLDER.is_dir():
         print("the public snapshots do not lie beside the repository: nothing to compare with")
         return
-    beside_the_public_ones(asked.largest, asked.only)
-    if not asked.only:
-        beside_cvxpy(asked.largest)
-    if asked.unlike:
-        where_all_differ()
-        where_all_differ_and_share()
+    compare_with_public(arguments.largest, arguments.only)
+    if not arguments.only:
+        compare_with_cvxpy(arguments.largest)
+    if arguments.unlike:
+        all_different()
+        all_different_with_pairs()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""Prediction against reality on this machine: many plans of one GPT, on two and three local workers.
+"""Predicted and measured iteration times on this machine: many plans of one GPT, on two and three local workers.
 
     python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--scaled]
 
-For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
-profiled anew, every plan is predicted from that, and all plans with the same number of workers are trained in turns (hocket/training/calibrate/train_in_turns.py),
-so that they meet the same machine; medians over rounds are compared. Between turns a microbatch of the job is trained on all workers,
-and how many times as long as profiled that takes (the machine's pace, waits for cores included) is printed; with `--scaled`
-predictions are those at that pace. Prints one
-JSON line a plan (iteration time, and the errors of peak tensor memory of all rounds), then the mean absolute error, how the
-order of plans was kept, and the least and greatest memory error. Of the order it says: Spearman's rank correlation over all plans; the share of pairs that are
-predicted as they are measured, of those that differ by 5 and by 10 % at least and came in the same order in every round;
-and how much slower than the fastest measured plan the one was that was predicted to be the fastest.
+There is one case for each number of workers, strategy and microbatch size: the planner's best plan. Each round profiles
+the job and the links anew, and predicts every plan from that. All plans with the same number of workers are trained in
+turns (hocket/training/calibrate/train_in_turns.py), so that they see the same machine. Medians over rounds are
+compared.
+
+Between turns a microbatch of the job is trained on all workers. The printed pace of the machine is the ratio of its
+time to the profiled time; it includes waits for cores. With `--scaled`, predictions are scaled by that pace.
+
+The script prints one JSON line per plan: the iteration time, and the errors of peak tensor memory of all rounds. Then
+it prints the mean absolute error, the least and greatest memory error, and how well the order of plans was predicted:
+
+- Spearman's rank correlation over all plans;
+- share of pairs in the predicted order, of pairs that differ by at least 5 or 10 % and had the same order in every
+  round;
+- slowdown of the plan that was predicted to be the fastest, relative to the plan that was the fastest.
 """
 
 import argparse
@@ -40,12 +46,17 @@ from hocket.training.calibrate.train_in_turns import Turned, Turns, train_in_tur
 SIZES = (2, 4, 8)
 STRATEGIES = ("data_parallel", "model_parallel", "gpipe", "flush", "interleaved", "pipedream", "two_bw")
 CLEAR = (1.05, 1.10)
-TURN = 8  # steps
+TURN = 8  # steps of a turn
 
 
 @dataclass
 class Case:
-    """One plan, and what was found in each round."""
+    """One plan and its figures of each round.
+
+    Attributes:
+        memory: relative errors of peak memory of each device.
+        paces: machine's pace in each round.
+    """
 
     name: str
     plan: Plan
@@ -55,14 +66,14 @@ class Case:
     paces: list[float] = field(default_factory=list)
 
     def planned(self, profile: ModelProfile, cluster: Cluster) -> Plan:
-        """The plan on what was measured now."""
+        """The plan with newly measured links and profile."""
         return replace(self.plan, cluster=cluster, profile_digest=profile.digest)
 
     def add(self, plan: Plan, profile: ModelProfile, found: Turned, scaled: bool) -> None:
-        """Add a plan's predicted and measured iterations.
+        """Add the predicted and the measured iteration time of one round.
 
         Arguments:
-            scaled: predictions are those at the machine's pace.
+            scaled: True to scale the prediction by the machine's pace.
         """
         predicted = predict_iteration(plan, profile)
         self.paces.append(statistics.fmean(found.slower.values()))
@@ -74,7 +85,7 @@ class Case:
 
 
 def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Sequence[int]) -> list[Case]:
-    """The best plan of each strategy and microbatch size that uses all devices."""
+    """Best plan of each strategy and microbatch size that uses all devices."""
     found = []
     for strategy, size in itertools.product(STRATEGIES, sizes):
         request = PlanRequest(batch_size, strategies=(strategy,), microbatch_sizes=(size,))
@@ -87,7 +98,7 @@ def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Seque
 
 
 def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], scaled: bool) -> list[Case]:
-    """All rounds."""
+    """Run all rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
         profile = measure(job, (1, *SIZES), MeasureRequest(budget_s=30, neighbours=usual_neighbours()))
@@ -103,7 +114,7 @@ def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], s
 
 
 def order(cases: Sequence[Case]) -> dict[str, float]:
-    """How the order of plans was kept; see the top of this file."""
+    """Figures of the predicted order of plans; see the module's docstring."""
     believed = [statistics.median(case.predicted_s) for case in cases]
     real = [statistics.median(case.measured_s) for case in cases]
     ranks = [np.argsort(np.argsort(seconds)).tolist() for seconds in (believed, real)]
@@ -121,12 +132,12 @@ def order(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the lines and the summary."""
+    """Print one line per plan, and the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="microbatch sizes to plan for")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="microbatch sizes of the plans")
     parser.add_argument("--scaled", action="store_true", help="scale predictions by the machine's pace")
     given = parser.parse_args()
     pairs, memory = [], []

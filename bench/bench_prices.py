@@ -1,8 +1,8 @@
-"""The analysis of chapter 6, recomputed from a folder of prices, beside the published figures.
+"""Analysis of chapter 6, computed from a folder of prices and compared with the published figures.
 
-    python -m bench.bench_prices FOLDER     # laid out as the published data are; see docs/explanation/prices.md
+    python -m bench.bench_prices FOLDER     # layout of the published data, see docs/explanation/prices.md
 
-Without a folder it takes the published data that lie beside the repository, and does nothing where there are none.
+Without a folder, the published data beside the repository are used. If they are missing, nothing is computed.
 """
 
 import sys
@@ -23,7 +23,7 @@ WAYS = (
 
 
 def main() -> None:
-    """Print every table and figure."""
+    """Print all tables and figures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else BESIDE
     if not folder.is_dir():
         print(f"No folder of prices at {folder}: nothing to compute.")

@@ -1,13 +1,16 @@
-"""Ways to divide a GPT among 4 and 8 local workers: predicted before, measured after, and the order of both.
+"""Predicted and measured order of all layouts of a GPT on 4 and 8 local workers.
 
     python bench/bench_ranking.py [--workers 4 8] [--steps 8] [--rounds 1]
 
-Every (stages p, tensor-parallel width t, columns d) whose product is the number of workers, with the schedules that it allows:
-data_parallel, or flush, gpipe, two_bw and, in two chunks a device, interleaved; cuts are the planner's. Profiles of a device and of
-members, and the cluster, are measured first, in this process; nothing is fitted to the runs. The ways of one width are trained in
-turns (hocket/training/calibrate/train_in_turns.py), so that they meet the same machine. Prints one JSON line a way, then
-Spearman's rank correlation for each number of workers and the mean absolute error of the iteration time. Eight workers share this
-machine's cores: what is compared there is work, waiting and memory, not speed.
+A layout is (stages p, tensor-parallel width t, columns d) with a product equal to the number of workers. Each layout
+runs with the schedules that it allows: data_parallel; or flush, gpipe, two_bw, and interleaved with two chunks per
+device. The planner makes the cuts.
+
+This process first measures the profiles of a device and of a tensor-parallel rank, and the cluster. Nothing is fitted
+to the runs. Plans of one width are trained in turns (hocket/training/calibrate/train_in_turns.py), so that they see the
+same machine. The script prints one JSON line per plan. For each number of workers it prints Spearman's rank correlation
+and the mean absolute error of the iteration time. Eight workers share this machine's cores, so that comparison is about
+work, waiting and memory, not about speed.
 """
 
 import argparse
@@ -39,7 +42,7 @@ FLUSHED = ("flush", "gpipe", "two_bw")
 
 
 def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -> Iterator[Case]:
-    """All ways to divide the cluster."""
+    """Yield a case for every layout of the cluster and every schedule."""
     for width, profile in profiles.items():
         if cluster.devices % width:
             continue
@@ -54,7 +57,7 @@ def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -
 
 
 def schedules(mesh: ParallelLayout) -> tuple[str, ...]:
-    """What a mesh is tried with."""
+    """Schedules of a layout."""
     if mesh.depth == 1:
         return ("data_parallel",)
     return FLUSHED if mesh.chunks == 1 else ("interleaved",) if mesh.chunks == 2 else ()
@@ -76,15 +79,15 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
             known = found.setdefault(count, now)
             for way, fresh in zip(known, now, strict=True):
                 way.plan = fresh.plan
-            for width in WIDTHS:  # groups are kept on cores in another way than single workers
+            for width in WIDTHS:  # tensor-parallel groups are pinned to cores in another way than single workers
                 own = [way for way in known if way.plan.tensor == width]
                 if own:
-                    together(own, profiles[width], steps)
+                    predict_and_train(own, profiles[width], steps)
     return found
 
 
-def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
-    """Predict some ways, and train them in turns."""
+def predict_and_train(ways: list[Case], profile: ModelProfile, steps: int) -> None:
+    """Predict some plans, and train them in turns."""
     plans = [way.plan for way in ways]
     found = train_in_turns(JOB, plans, steps=steps, turns=Turns(max(4, steps // 2)))
     for way, turned in zip(ways, found, strict=True):
@@ -92,7 +95,7 @@ def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
 
 
 def add(way: Case, predicted: Predicted, summary: RunSummary) -> None:
-    """Keep and print what was predicted and found."""
+    """Add and print the predicted and measured figures of a plan."""
     way.predicted_s.append(predicted.iteration_s)
     way.measured_s.append(summary.iteration_s or float("nan"))
     way.memory += [
@@ -105,7 +108,7 @@ def add(way: Case, predicted: Predicted, summary: RunSummary) -> None:
 
 
 def main() -> None:
-    """Print the lines and the summary."""
+    """Print one line per plan, and the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--steps", type=int, default=8)

@@ -1,6 +1,6 @@
-"""What executing a captured model costs beside running the model itself: ratio of medians, forward and backward.
+"""Overhead of executing a captured model: ratio of median times to the model itself, forward and backward.
 
-Run: python bench/bench_replay.py
+python bench/bench_replay.py
 """
 
 import statistics
@@ -13,7 +13,7 @@ from hocket.profiling.capture.capture import Stage, capture
 
 
 def main(repetitions: int = 40) -> None:
-    """Print a line for each model of the zoo, small, where overhead shows most."""
+    """Print a line for each small model; overhead is largest for small models."""
     torch.set_num_threads(1)
     for name in ("gpt", "lstm", "vgg", "inception", "resnet"):
         job = models.small_job(name)

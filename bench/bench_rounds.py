@@ -1,9 +1,10 @@
-"""What a round of the cluster's core costs: the choice, the placement and the leases, beside making the allocation.
+"""CPU time of a round of the cluster scheduler's core: selection, placement and leases, apart from the allocation.
 
     python bench/bench_rounds.py
 
-Jobs of scale factors 1 to 8, half as many workers of three types as they ask for, shares by max-min fairness; CPU time a round,
-the median of 50, once while one job in ten is replaced in every round and the allocation with it, once while nothing changes.
+Jobs have scale factors 1 to 8. Three worker types have half as many workers as the jobs ask for. Shares are by max-min
+fairness. The figure is the median CPU time of 50 rounds, in two settings: one job in ten is replaced in every round and
+the allocation is recomputed, and nothing changes.
 """
 
 import time
@@ -21,17 +22,20 @@ from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerTy
 from hocket.scheduler.policies import max_min_fairness
 
 ROUNDS = 50
-KINDS = 26  # of jobs, as in the published workloads
+KINDS = 26  # kinds of jobs, as in the published workloads
 
 
 class Policy:
-    """Max-min fairness, timed; with pairs, every job shares with its neighbour for half of what it has."""
+    """Max-min fairness with a timer.
+
+    With pairs, every job shares workers with its neighbor for half of its time.
+    """
 
     def __init__(self, pairs: bool) -> None:
         self.pairs, self.cpu_s = pairs, 0.0
 
     def __call__(self, snapshot: Snapshot) -> Allocation:
-        """An allocation."""
+        """Allocation for a snapshot."""
         began = time.process_time()
         found = max_min_fairness.allocate(snapshot)
         if self.pairs:
@@ -55,7 +59,7 @@ class Policy:
 
 
 def measure(jobs: int, pairs: bool) -> str:
-    """One line of the table."""
+    """Measure one line of the table."""
     rng = np.random.default_rng(jobs)
     scales = rng.choice([1, 2, 4, 8], jobs, p=[0.7, 0.1, 0.15, 0.05])
     steps = rng.random((KINDS, 3)) + 0.1

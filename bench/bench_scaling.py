@@ -1,9 +1,10 @@
-"""Time to accuracy on ever more devices: the kinds of curves of DeepPool's Figures 1 to 3, from its profile of VGG-16.
+"""Time to accuracy by the number of devices, from DeepPool's profile of VGG-16.
 
     python bench/bench_scaling.py [PATH/A100_vgg.prof]    # by default, the profile in shared/data/deeppool
 
-Prints speedups of weak, strong and batch-optimal scaling by devices, the part of a device in the best batch, and speedups by the
-bandwidth of the network; then whether each is of the published kind.
+The curves are of the kinds in DeepPool's Figures 1 to 3: speedups of weak, strong and batch-optimal scaling by devices,
+samples per device in the best batch, and speedups by the network's bandwidth. Then the script prints whether each curve
+has the published shape.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def found(path: Path) -> dict[int, Scaling]:
 
 
 def kinds(scalings: dict[int, Scaling]) -> Iterator[tuple[str, bool]]:
-    """What the figures show, and whether ours do."""
+    """Yield each statement of the figures, and True if our curves confirm it."""
     usual = scalings[1000]
     speed = {way: {row.devices: row.speedup for row in usual.of(way)} for way in WAYS}
     last = {rate: {way: one.of(way)[-1].speedup for way in WAYS} for rate, one in scalings.items()}
@@ -56,10 +57,10 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("profile", type=Path, nargs="?", default=PROFILE)
-    told = parser.parse_args()
-    if not told.profile.exists():
-        raise SystemExit(f"no profile {told.profile}")
-    scalings = found(told.profile)
+    arguments = parser.parse_args()
+    if not arguments.profile.exists():
+        raise SystemExit(f"no profile {arguments.profile}")
+    scalings = found(arguments.profile)
     print(f"{'devices':>8}" + "".join(f"{way:>15}" for way in WAYS) + f"{'of a device':>13}")
     for rows in zip(*(scalings[1000].of(way) for way in WAYS), strict=True):
         speeds = "".join(f"{row.speedup:>15.2f}" for row in rows)

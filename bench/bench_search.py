@@ -1,10 +1,10 @@
-"""How long the planner searches: analytic models on up to 3,072 devices, alike and unlike, and all strategies for a profile of
-64 layers.
+"""Search times of the planner.
 
     python bench/bench_search.py
 
-Prints, for each cluster, how many choices there were, how many of them were simulated, and processor seconds: of sizes once in this
-process, the first with all that is loaded for it, and once more.
+It plans analytic models on up to 3,072 devices, homogeneous and heterogeneous, and searches all strategies for a
+profile with 64 layers. For each cluster it prints the number of choices, the number of simulated choices, and CPU
+seconds. Analytic models are searched twice in this process: the first search includes all imports.
 """
 
 import time
@@ -21,24 +21,24 @@ from hocket.profiling.analytic.transformer import Transformer
 
 LAYERS, BATCH_SIZE = 64, 128
 SERVERS = (1, 2, 4, 8)
-# Models, devices, batches: dissertation sections 4.4.3 and 4.5.1.
+# Models, devices and batch sizes of dissertation sections 4.4.3 and 4.5.1.
 SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3072))
-# Of each type so many devices, of a model of so many layers and so wide.
-UNLIKE = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
+# Mixes of device types, with EACH devices of every type, for the model MIXED.
+HETEROGENEOUS = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
 EACH, MIXED_BATCH = 32, 512
 MIXED = Transformer("96 x 4096", 96, 4096, 32, 51200, 2048)
 
 
-def on_unlike_devices() -> None:
-    """Search all ways to divide devices of two and of three types."""
-    for types in UNLIKE:
+def heterogeneous_devices() -> None:
+    """Search all layouts of devices of two and of three types."""
+    for types in HETEROGENEOUS:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         nodes = tuple(Node(name, 8) for name in types for _ in range(EACH // 8))
         cluster = Cluster("mixed", (inside, Level("cluster", len(nodes), 23e9, 5e-6, shared=False)), nodes=nodes)
-        _say(MIXED, cluster, MIXED_BATCH)
+        _print_row(MIXED, cluster, MIXED_BATCH)
 
 
-def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
+def _print_row(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
     clock = time.process_time
     found, again = (
         search_sizes(model, cluster, PlanRequest(batch_size, synchronous=synchronous), clock=clock) for _ in range(2)
@@ -48,21 +48,28 @@ def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: boo
     print(f"{model.name:>10} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
 
 
-def by_sizes(synchronous: bool | None = None) -> None:
-    """Search all ways to divide A100s, eight a server with a card each, for published models; False: 2BW as well."""
+def analytic_models(synchronous: bool | None = None) -> None:
+    """Search all layouts of published models on A100s, with eight devices and eight network cards per server.
+
+    Arguments:
+        synchronous: False to include 2BW.
+    """
     print(f"analytic models{', --stale' if synchronous is False else ''}")
     print(f"{'model':>10} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
-        _say(published(name), cluster, batch_size, synchronous)
+        _print_row(published(name), cluster, batch_size, synchronous)
 
 
 def main() -> None:
-    """Search for analytic models, on homogeneous and heterogeneous devices; then on ever more servers of eight devices."""
-    by_sizes()
-    by_sizes(synchronous=False)
-    on_unlike_devices()
+    """Search for analytic models on homogeneous and heterogeneous devices.
+
+    Then search for a profile on up to eight servers of eight devices.
+    """
+    analytic_models()
+    analytic_models(synchronous=False)
+    heterogeneous_devices()
     rng = np.random.default_rng(0)
     profile = chain(
         LAYERS,

@@ -1,8 +1,8 @@
-"""How many instructions the simulator plays a second on one core, lowering included. Prints; asserts nothing.
+"""Instructions per second of the simulator on one core, with lowering.
 
-Seconds are processor seconds of this process, so that other work on the machine counts as little as it can.
+    python bench/bench_simulator.py [REPEATS]
 
-Run: python bench/bench_simulator.py [REPEATS]
+Times are CPU seconds of this process, to reduce the effect of other load. The script only prints; it asserts nothing.
 """
 
 import sys
@@ -28,7 +28,11 @@ CASES = (
 
 
 def main(scale: float = 1.0) -> None:
-    """Measure every case with the compiled kernel, once warm; the plain kernel on the first."""
+    """Measure every case with the compiled kernel, after a warm-up.
+
+    Arguments:
+        scale: factor on the number of repeats.
+    """
     print(
         f"{'program':22}{'instructions':>14}{'compile s':>11}{'lower s':>9}{'play s':>8}{'instr/s':>12}{'trace s':>9}"
     )
@@ -41,7 +45,7 @@ def main(scale: float = 1.0) -> None:
         costs = CostModel(profile, Cluster("bench", levels, "cpu-core"), cuts, (1,) * microbatches)
         play(program, costs, 1, engine="numba")
         count = max(1, int(repeats * scale))
-        # The best of three: other work on the machine only ever adds.
+        # Best of three: other load on the machine can only add time.
         best = None
         for _ in range(3):
             began = process_time()

@@ -1,11 +1,12 @@
-"""Hocket's own choice against DistributedDataParallel over a slow link: a VGG-style network on two workers.
+"""Hocket's own choice of a plan compared with DistributedDataParallel over a slow link.
 
     python bench/bench_slow_link.py
 
-Two workers in two network namespaces joined by a veth pair that is shaped to 200 Mbit/s, then 2 Gbit/s. For each: the
-link is measured, the job profiled, and the planner chooses by itself, once among synchronous strategies (the default)
-and once among all (`--stale`: weights may be an update or more behind). Both plans and DDP train in turn; ratios of
-median iteration times from the same run. Needs root and iproute2; says so and stops elsewhere.
+Two workers train a VGG-style network. They are in two network namespaces, joined by a veth pair that is shaped to 200
+Mbit/s, then to 2 Gbit/s. For each speed, the link is measured and the job is profiled. The planner chooses twice: among
+synchronous strategies (the default), and among all (`--stale`: weights may lag by one or more updates). Both plans and
+DDP train in turn. The figures are ratios of median iteration times of the same run. The script needs root and iproute2;
+without them it prints so and stops.
 """
 
 import json
@@ -35,7 +36,11 @@ STEPS = {200: 12, 2000: 30}
 
 
 def workers(arguments: list[str]) -> dict[str, Any]:
-    """Run one command in both namespaces and return the JSON line that one of them prints last."""
+    """Run one command in both namespaces.
+
+    Returns:
+        The last JSON line of the worker that prints one.
+    """
     port = free_port()
     started = [
         subprocess.Popen(
@@ -53,7 +58,11 @@ def workers(arguments: list[str]) -> dict[str, Any]:
 
 
 def compare(mbit_per_s: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Measure, plan and train on both sides over a link of one speed: a row for each kind of choice."""
+    """Measure, plan and train over a link of one speed.
+
+    Yields:
+        One row per kind of choice.
+    """
     with slow_link(mbit_per_s):
         level = read_as(Level, workers([sys.executable, str(HERE / "_links.py")]), "link")
         cluster = Cluster(f"two workers, {mbit_per_s} Mbit/s", (level,), "cpu-core")
@@ -89,7 +98,7 @@ def compare(mbit_per_s: int, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print one JSON line for each link speed and kind of choice."""
+    """Print one JSON line per link speed and kind of choice."""
     reason = missing()
     if reason:
         print(f"skipped: {reason}")

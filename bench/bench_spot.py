@@ -1,17 +1,20 @@
-"""Deadlines on spot workers: what uniform progress pays, beside waiting to the last and knowing everything.
+"""Cost of jobs with deadlines on spot workers: uniform progress compared with a greedy and an omniscient policy.
 
     python -m bench.bench_spot FOLDER [--work 0.8] [--hours 30]
 
-FOLDER has logs of instances that came and went, laid out as the published data are (docs/explanation/prices.md); without one, the published data
-that lie beside the repository are taken. On every log in which an instance ever was granted, a job of --work times --hours begins
-every six hours; its deadline is --hours after that. Changes of workers cost 5 minutes, rounds are of 6; the prices are those of
-p3.2xlarge in us-west-2 of 2023, 0.92 dollars an hour on the spot and 3.06 on demand, as in the paper's Table 4. Nothing of what was
-done since a round began survives a preemption.
+FOLDER has availability logs of instances, in the layout of the published data (docs/explanation/prices.md). Without it,
+the published data beside the repository are used. Logs without any granted instance are skipped. In every other log a
+job begins every six hours. It needs --work times --hours of compute, and its deadline is --hours after its begin.
 
-    greedy       waits for spot workers until the deadline leaves no more time (the paper's section 3.4)
-    uniform      the policy
-    omniscient   the least that any policy can pay who knows when spot workers will be there (a lower bound: 5 minutes at a time,
-                 without loss of work)
+A change of workers costs 5 minutes, and a round lasts 6. Prices are those of p3.2xlarge in us-west-2 in 2023, as in the
+paper's Table 4: 0.92 dollars per hour for spot and 3.06 on demand. A preemption loses all work since the begin of the
+round.
+
+    greedy       waits for spot workers until the deadline leaves no more time (section 3.4 of the paper)
+    uniform      the uniform-progress policy
+    omniscient   lower bound: least cost of a policy that knows when spot workers will be available, in steps of 5
+        minutes,
+                 without loss of work
 """
 
 import argparse
@@ -48,7 +51,7 @@ TYPES = (
 
 
 def greedy(snapshot: Snapshot) -> Allocation:
-    """For one job: spot workers when they are there, and on demand to the end when there is no time to wait any more."""
+    """Greedy policy for one job: spot workers when available, then on demand until the end when no slack is left."""
     active = snapshot.jobs[0]
     now = snapshot.placed.get(active.job.id)
     assert active.job.slo_s is not None
@@ -68,7 +71,11 @@ def greedy(snapshot: Snapshot) -> Allocation:
 def paid(
     policy: Policy, events: Sequence[tuple[float, Event]], work_s: float, slo_s: float
 ) -> tuple[float, bool, float]:
-    """Dollars, whether the deadline was met, and hours of spot workers, for one job under one policy."""
+    """Run one job under one policy.
+
+    Returns:
+        Dollars, True if the deadline was met, and hours on spot workers.
+    """
     table = packaged()
     work = Workload((Job("0", "A3C", work_s * table.steps_per_s("A3C", 1, "v100", ""), slo_s=slo_s),))
     run = simulate(work, TYPES, table, policy, SimulatorOptions(Settings(restart_s=TICK_S)), events)
@@ -77,8 +84,12 @@ def paid(
 
 
 def omniscient(there: np.ndarray, work: int) -> float:
-    """The least price of so many ticks of work in the ticks that there are; a change of workers costs one tick more."""
-    least = np.full((3, work + 1), np.inf)  # by where the job is (spot, on demand, nowhere) and ticks done
+    """Least cost of `work` ticks of work; a change of workers costs one more tick.
+
+    Arguments:
+        there: for each tick, True if spot workers are available.
+    """
+    least = np.full((3, work + 1), np.inf)  # by worker of the job (spot, on demand, none) and ticks done
     least[2, 0] = 0.0
     cost = [usd * TICK_S / HOUR_S for usd in USD]
     for now in there:
@@ -88,20 +99,20 @@ def omniscient(there: np.ndarray, work: int) -> float:
             if kind == SPOT and not now:
                 continue
             other = np.minimum(least[1 - kind], least[2])
-            after[kind, 1:] = least[kind, :-1]  # goes on
-            after[kind] = np.minimum(after[kind], other) + cost[kind]  # comes, and this tick is lost to it
+            after[kind, 1:] = least[kind, :-1]  # the job continues
+            after[kind] = np.minimum(after[kind], other) + cost[kind]  # the job moves here, and loses this tick
         after[:, work] = np.minimum(after[:, work], least[:, work])
         least = after
     return float(least[:, work].min())
 
 
 def windows(one: Availability, hours: float) -> list[float]:
-    """When jobs begin."""
+    """Begin times of the jobs, in seconds."""
     return list(np.arange(one.begin_s, one.end_s - hours * HOUR_S, 6 * HOUR_S))
 
 
 def main() -> None:
-    """Print what was saved, by log and in all."""
+    """Print the savings by log, and over all logs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="?", default=BESIDE)
     parser.add_argument("--work", type=float, default=0.8)

@@ -1,9 +1,9 @@
-"""Start-up time of the command line where torch is not needed: whole processes, imports included, on a small plan.
+"""Start-up time of commands that do not need torch: whole processes with imports, on a small plan.
 
-`wall_s` is the median of several; `cpu_s` is the least, which a busy machine does not change. The goal is 0.4 s. Compiled files
-are kept from one process to the next, as they usually are, in a folder of their own.
+    python bench/bench_startup.py
 
-python bench/bench_startup.py
+`wall_s` is the median of several runs. `cpu_s` is the least, which other load on the machine does not change. The goal
+is 0.4 s. As in normal use, compiled files are reused by later processes; they are in their own folder.
 """
 
 import json
@@ -23,7 +23,7 @@ ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 
 
 def seconds(arguments: list[str], folder: Path) -> tuple[float, float]:
-    """Median wall seconds of one command, and the least of its processor's."""
+    """Median wall seconds and least CPU seconds of one command."""
     walls, cpus = [], []
     for _ in range(RUNS):
         began, before = time.perf_counter(), _used_s()
@@ -41,7 +41,7 @@ def _used_s() -> float:
 
 
 def main() -> None:
-    """Print one JSON line a command."""
+    """Print one JSON line per command."""
     example = ROOT / "hocket" / "profiling" / "examples" / "vgg16.graph.txt"
     cluster = ROOT / "examples" / "clusters" / "pipedream-c.yaml"
     commands = (
@@ -60,8 +60,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for command in commands:
             wall_s, cpu_s = seconds(command.split(), Path(name))
-            told = " ".join(Path(word).name for word in command.split())
-            print(json.dumps({"command": told, "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}), flush=True)
+            shown = " ".join(Path(word).name for word in command.split())
+            print(json.dumps({"command": shown, "wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}), flush=True)
 
 
 if __name__ == "__main__":

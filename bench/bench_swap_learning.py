@@ -1,10 +1,17 @@
-"""What a run that swapped teaches of other plans that swap: how far predictions of a small GPT's plans are off before and after.
+"""Prediction errors of plans that swap, before and after learning from runs of other such plans.
 
-Each plan is trained by a worker process on one device; then each is predicted as the profile says, and with what the run of every other
-one has taught: of the link to the host the rate alone, and latency and rate, also of those alone that swap as many operations ahead.
-Packs of three sizes, swaps in the compute lane or one operation ahead. `python -m bench.bench_swap_learning 40` (steps); means of errors,
-and in brackets of what they are without signs.
-Processors that others use say nothing here: with their share of the time everything is several times as long.
+    python -m bench.bench_swap_learning 40      # number of steps
+
+The model is a small GPT, with packs of three sizes, and swaps in the compute lane or one operation ahead. A worker
+process trains each plan on one device. Then each plan is predicted from the profile, and from the profile corrected by
+the run of each other plan. A correction contains, of the link to the host:
+
+- its rate only;
+- its latency and rate;
+- its latency and rate, learned only from plans that prefetch equally many operations ahead.
+
+The table has mean errors, and mean absolute errors in parentheses. On a shared machine the result is meaningless,
+because a worker that gets only a part of a core is several times as slow.
 """
 
 import sys
@@ -43,15 +50,17 @@ job = models.job("gpt", batch_size={BATCH}, n_layer=4, d_model=64, n_head=2, seq
 
 
 def plans(profile: ModelProfile, cluster: Cluster) -> dict[str, Plan]:
-    """By name."""
+    """Plans by name."""
     found = {}
     for most in (60e3, 100e3, 200e3):
         packs = packs_of(profile, most)
         stages = tuple(PlanStage(own, (0,), True) for own in packs)
         for ahead in (0, 1):
             swap = Swapping("next_use", ROOM, prefetch=ahead)
-            of = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)
-            found[f"{len(packs)} packs, {ahead} ahead"] = LoadedPlan(Plan("harmony", *of, swap=swap), profile).completed
+            common = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)
+            found[f"{len(packs)} packs, {ahead} ahead"] = LoadedPlan(
+                Plan("harmony", *common, swap=swap), profile
+            ).completed
     return found
 
 
@@ -60,15 +69,15 @@ def _ahead(plan: Plan) -> int:
 
 
 def main() -> None:
-    """A row a plan."""
+    """Print one row per plan."""
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     with TemporaryDirectory() as name:
         folder, scope = Path(name), dict[str, Any]()
-        exec(JOB, scope)  # the same text that the worker reads
+        exec(JOB, scope)  # the text of the worker's job file
         (folder / "job.py").write_text(JOB)
         profile = measure(scope["job"], (1, EACH), MeasureRequest(budget_s=6.0))
         profile.save(folder / "profile.json")
-        torch.set_num_threads(1)  # as workers do
+        torch.set_num_threads(1)  # as in workers
         own_s = instruction_s()
         print(f"an instruction takes {own_s * 1e6:.0f} us besides its layers")
         levels = (Level("one", 1, 1e9),)

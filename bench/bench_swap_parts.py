@@ -1,7 +1,10 @@
-"""What each of Harmony's four optimisations is worth (HotOS 2021, section 3), and packs that are larger forward: by simulation.
+"""Simulated effect of each of Harmony's four optimizations (HotOS 2021, section 3), and of larger forward packs.
 
-GPT-2 XL (1.5 billion weights, float32 and Adam: 25 GB of state), worked out from its sizes, on four V100s of which a job may hold 10 GiB
-each and which share a link to the host of 11.5 GiB/s each way. Nothing is measured: it takes two minutes. `python -m bench.bench_swap_parts`
+    python -m bench.bench_swap_parts
+
+The model is GPT-2 XL from its sizes: 1.5 billion weights, float32 and Adam, 25 GB of state. There are four V100s; a job
+may use 10 GiB of each. They share a host link of 11.5 GiB/s in each direction. Nothing is measured, and it takes two
+minutes.
 """
 
 from collections.abc import Iterator
@@ -36,7 +39,11 @@ OFF: list[tuple[str, dict[str, Any], int]] = [
 def of(
     profile: ModelProfile, cluster: Cluster, batch: int, packs: int, options: dict[str, Any], swap: Swapping
 ) -> Plan:
-    """A plan of so many packs of as many layers (0: of one each), which in pipeline mode take turns on devices."""
+    """Plan with packs of about equally many layers; in pipeline mode the packs go round the devices.
+
+    Arguments:
+        packs: number of packs; 0 for one layer each.
+    """
     count, layers = packs or len(profile.layers), len(profile.layers)
     cuts = [round(k * layers / count) for k in range(count + 1)]
     turn, everywhere = options["mode"] == "pipeline", tuple(range(cluster.devices))
@@ -52,7 +59,7 @@ def of(
 
 
 def parts() -> Iterator[str]:
-    """Each optimisation off in turn: a table's rows."""
+    """Yield table rows with one optimization off in turn."""
     model = replace(published("gpt2-xl"), tied=False)
     kind = catalog.device_type("v100-16gb")
     profile = analytic(model, kind, precision=FULL, microbatch_sizes=(1,))
@@ -75,7 +82,10 @@ def parts() -> Iterator[str]:
 
 
 def forward() -> Iterator[str]:
-    """Forward packs of one, two and four backward packs, by the microbatches of the one device: a table's rows."""
+    """Yield table rows of forward packs that span one, two and four backward packs.
+
+    Each row has one number of microbatches, on one device.
+    """
     profile = chain(
         8, forward_s=0.005, backward_s=0.01, weights_bytes=20e6, activation_bytes=20e6, stash_bytes=8e7,
         device_type="v100-16gb", microbatch_sizes=(1,),

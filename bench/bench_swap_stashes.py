@@ -1,7 +1,9 @@
-"""Plans that swap with stashes that are kept where that is quicker, beside those of a search that makes all of them again.
+"""Plans that swap and keep some stashes, compared with plans that recompute all stashes.
 
-A GPT of some 40 layers, sketched, so that nothing is measured, and chains of equal layers. Samples a second as simulated, and seconds of
-processor time of both searches. `python -m bench.bench_swap_stashes`
+    python -m bench.bench_swap_stashes
+
+The search keeps stashes if that is faster. The models are a GPT with about 40 layers, sketched so that nothing is
+measured, and chains of equal layers. The table has simulated samples per second, and CPU seconds of both searches.
 """
 
 import time
@@ -24,7 +26,7 @@ from hocket.profiling.profile import ModelProfile
 
 
 def cases() -> list[tuple[str, ModelProfile, Cluster, int]]:
-    """Name, profile, cluster and batch."""
+    """Name, profile, cluster and batch size of each case."""
     found = []
     options = {"n_layer": 4, "d_model": 64, "n_head": 2, "seq": 16, "dropout": 0.1, "tied": False, "samples": 64}
     job = models.job("gpt", batch_size=4, optimizer=partial(torch.optim.Adam, lr=1e-3), **options)
@@ -66,10 +68,10 @@ def cluster(kind: str, devices: int, memory_bytes: float) -> Cluster:
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     print("| | all made again | as chosen | | processor s |\n|---|---|---|---|---|")
     _, profile, devices, batch = cases()[0]
-    search(profile, devices, PlanRequest(batch))  # loads what all searches need
+    search(profile, devices, PlanRequest(batch))  # warm-up: import everything that a search needs
     for name, profile, devices, batch in cases():
         rates, took = [], []
         found: Search

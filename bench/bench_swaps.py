@@ -1,7 +1,10 @@
-"""What plans that swap do on one server whose devices share a host link: Figure 2 of Harmony (HotOS 2021), by simulation.
+"""Simulated plans that swap, on one server with a shared host link: Figure 2 of Harmony (HotOS 2021).
 
-A chain of eight equal layers (100 MB of weights and of gradients, 100 MB of momentum, 150 ms a microbatch each), four microbatches for
-each device, a link of 1 GB/s, and devices of 650 MB. Nothing is measured: it takes seconds. `python -m bench.bench_swaps`
+    python -m bench.bench_swaps
+
+The model is a chain of eight equal layers. Each has 100 MB of weights, 100 MB of gradients and 100 MB of momentum, and
+takes 150 ms per microbatch. There are four microbatches per device, a link of 1 GB/s, and devices of 650 MB. Nothing is
+measured, and it takes seconds.
 """
 
 from typing import Any
@@ -30,7 +33,7 @@ SCHEMES: list[tuple[str, dict[str, Any], Swapping]] = [
 
 
 def main() -> None:
-    """Samples a second of each device, and what is swapped, by the number of devices; then Figure 2 (c)."""
+    """Print samples per second per device and swapped GB, by the number of devices; then Figure 2 (c)."""
     profile = chain(
         LAYERS, forward_s=0.05, backward_s=0.1, weights_bytes=1e8, activation_bytes=1e6, stash_bytes=4e6,
         device_type="cpu-core", microbatch_sizes=(1,),

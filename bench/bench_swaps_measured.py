@@ -1,7 +1,10 @@
-"""What plans that swap do with real workers that share one host link: Figure 2 of Harmony (HotOS 2021), measured.
+"""Measured plans that swap, with real workers that share one host link: Figure 2 of Harmony (HotOS 2021).
 
-A GPT of some 40 layers, two microbatches a device, budgets of 18 % of weights, gradients and Adam's state; the link is shaped
-(`hocket train --host-link`): swaps of all workers wait as for so many bytes a second. `python -m bench.bench_swaps_measured 1 2`
+    python -m bench.bench_swaps_measured 1 2    # numbers of devices
+
+The model is a GPT with about 40 layers. There are two microbatches per device, and budgets of 18 % of weights,
+gradients and Adam's state. The link is shaped (`hocket train --host-link`): swaps of all workers wait as if they shared
+a link of that many bytes per second.
 """
 
 import sys
@@ -39,7 +42,7 @@ job = models.job("gpt", batch_size={batch}, n_layer=4, d_model=64, n_head=2, seq
 
 
 def main() -> None:
-    """Samples a second of each device by the number of devices."""
+    """Print samples per second per device, by the number of devices."""
     counts = [int(word) for word in sys.argv[1:]] or [1, 2]
     print(f"| samples/s of each device | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
     rows: dict[str, list[str]] = {name: [] for name, _, _, _ in SCHEMES}
@@ -47,7 +50,7 @@ def main() -> None:
         folder = Path(name)
         for count in counts:
             batch, scope = EACH * count, dict[str, Any]()
-            exec(JOB.format(batch=batch), scope)  # the same text that the workers read
+            exec(JOB.format(batch=batch), scope)  # the text of the workers' job file
             (folder / "job.py").write_text(JOB.format(batch=batch))
             profile = measure(scope["job"], (1,), MeasureRequest(budget_s=0.5))
             state_bytes = 4 * sum(p.nbytes for p in scope["job"].model.parameters())

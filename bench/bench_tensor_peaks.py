@@ -1,9 +1,10 @@
-"""Peak memory of a tensor-parallel GPT: the vocabulary on every rank or divided, and whole sequences or slices of them.
+"""Peak memory of a tensor-parallel GPT, with and without sharded vocabulary and sequence parallelism.
 
     python bench/bench_tensor_peaks.py [--steps 3]
 
-A GPT of 4 blocks of 128, sequences of 256, two microbatches of 4 a batch, dropout and Adam. Ranks are processes over gloo on this
-machine. A peak is the most bytes of tensors that the engine counts on a rank. It does not depend on the speed of the machine.
+The GPT has 4 blocks of width 128 and sequences of 256. A batch has two microbatches of 4. It trains with dropout and
+Adam. Ranks are processes over gloo on this machine. The peak is the largest number of bytes of tensors that the engine
+counts on a rank. It does not depend on the speed of the machine.
 """
 
 import argparse
@@ -31,14 +32,19 @@ WIDTHS = (2, 4)
 
 
 class Case(NamedTuple):
-    """One column of a table."""
+    """One column of a table.
+
+    Attributes:
+        vocab: vocabulary size.
+        divided: True to shard the vocabulary over the ranks.
+    """
 
     vocab: int
     divided: bool = True
     sequence_parallel: bool = False
 
     def job(self) -> Job:
-        """The GPT, and random tokens to train on."""
+        """Job with the GPT and random tokens."""
         torch.manual_seed(0)
         model = GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=self.vocab), dropout=0.1)
         data = TensorDataset(*torch.randint(self.vocab, (2, 2 * BATCH, SEQ)))
@@ -52,7 +58,7 @@ TABLES = {
 
 
 def worker(rank: int, width: int, port: int, case: Case, steps: int, peaks: Any) -> None:
-    """Train as one rank of a group; put the peak in bytes."""
+    """Train as one rank of a group, and put the peak in bytes into the queue."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=width)
     job = case.job()
@@ -75,7 +81,7 @@ def worker(rank: int, width: int, port: int, case: Case, steps: int, peaks: Any)
 
 
 def peak_mb(width: int, case: Case, steps: int) -> float:
-    """The most that a rank of a group holds."""
+    """Largest peak of the ranks of a group, in MB."""
     context = multiprocessing.get_context("spawn")
     peaks, port = context.Queue(), free_port()
     ranks = [context.Process(target=worker, args=(r, width, port, case, steps, peaks)) for r in range(width)]

@@ -1,9 +1,10 @@
-"""What two waves on one core cost each other: training steps of two replicas in two threads beside the same one after the other.
+"""Slowdown of two waves on one core: training steps of two replicas in two threads, compared with one after the other.
 
     python bench/bench_tick_tock.py [--rounds 15] [--steps 10]
 
-Prints the quotient of processor seconds, not of time, so that other work on the machine matters little: 1 is what the simulator takes
-(shares of a core add up), and what is above it is what caches and Python's lock cost. A GPT of 4 blocks of 128, microbatches of 2.
+The figure is a ratio of CPU seconds, not of wall time, so that other load on the machine matters little. The simulator
+assumes 1 (shares of a core add up). The excess is the cost of caches and of Python's lock. The model is a GPT with 4
+blocks of width 128, and microbatches of 2.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""PipeDream-2BW's study, foreseen without devices: dissertation figures 3.6 to 3.12, on AWS p3.16xlarge servers.
+"""PipeDream-2BW's study predicted without devices: dissertation figures 3.6 to 3.12, on AWS p3.16xlarge servers.
 
     python bench/bench_two_bw.py            # all figures
     python bench/bench_two_bw.py --only 3.9
 
-The paper names models by their number of parameters and prints no sizes; those below have so many. Servers have eight V100s of 16 GB
-with NVLink, and 25 Gbit/s between them. Each system has its fastest microbatch, a power of two that fits into 16 GB, if nothing else is
-said; blocks are recomputed, numbers have 16 bits. Seconds and bytes are worked out by `hocket.cost.analytic.transformer`; each row says what the text publishes.
+The paper names models by their number of parameters and prints no sizes; the sizes below have that many parameters. A
+server has eight V100s of 16 GB with NVLink; servers are joined by 25 Gbit/s. Unless a figure says otherwise, each
+system uses its fastest microbatch size, a power of two that fits in 16 GB. Blocks are recomputed, and numbers have 16
+bits. `hocket.cost.analytic.transformer` predicts times and bytes. Each row has the statement of the source's text.
 """
 
 import argparse
@@ -32,12 +33,15 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def gpt(layers: int, hidden: int, heads: int) -> Transformer:
-    """A GPT of 512 words a sample and 51,200 in all."""
+    """GPT with 512 tokens per sample and a vocabulary of 51,200."""
     return Transformer(f"gpt {layers} x {hidden}", layers, hidden, heads, 51200, 512)
 
 
 def bert(layers: int, hidden: int, heads: int) -> Transformer:
-    """A BERT of 512 words a sample and 30,522 in all: attention sees both ways, the output layer has a square matrix."""
+    """BERT with 512 tokens per sample and a vocabulary of 30,522.
+
+    Attention is bidirectional, and the output layer has a square matrix.
+    """
     return Transformer(
         f"bert {layers} x {hidden}", layers, hidden, heads, 30522, 512, causal=False, token_types=2, head_transform=True
     )  # fmt: skip
@@ -48,7 +52,7 @@ BERTS = {"2.2B": bert(48, 1920, 24), "3.8B": bert(48, 2560, 32)}
 
 
 def servers(devices: int) -> Cluster:
-    """Servers of eight."""
+    """Cluster of servers with eight GPUs."""
     inside = Level("server", min(8, devices), 30e9, 0.0, False)
     outside = (Level("cluster", devices // 8, 25e9 / 8, 20e-6),) if devices > 8 else ()
     return Cluster("p3.16xlarge", (inside, *outside), "v100-16gb")
@@ -56,7 +60,12 @@ def servers(devices: int) -> Cluster:
 
 @dataclass(frozen=True)
 class Found:
-    """Samples a second, bytes of the fullest device, and the microbatch."""
+    """Prediction of one configuration.
+
+    Attributes:
+        peak_bytes: peak memory of the fullest device.
+        microbatch: samples of a microbatch.
+    """
 
     samples_per_s: float
     peak_bytes: float
@@ -70,17 +79,20 @@ class Found:
 
 @cache
 def profile_of(model: Transformer, recompute: bool) -> ModelProfile:
-    """The model's layers on a V100."""
+    """Analytic profile of the model's layers on a V100."""
     return analytic(model, V100, BlockExecution(recompute="full" if recompute else "none"), microbatch_sizes=SIZES)
 
 
 def run(
     model: Transformer, strategy: str, devices: int, depth: int, batch: int, microbatch: int, recompute: bool = True
 ) -> Found | None:
-    """One configuration: stages of about equal numbers of blocks, a pipeline in each server, replicas of a stage across them.
+    """Predict one configuration.
+
+    Stages have about equal numbers of blocks. A pipeline is inside one server, and replicas of a stage are in different
+    servers.
 
     Returns:
-        None where the batch does not divide so, or the strategy refuses.
+        The prediction; None if the batch is not divisible, or the strategy refuses.
     """
     width = devices // depth
     if batch % (width * microbatch):
@@ -102,12 +114,12 @@ def run(
 
 
 def best(found: Iterable[Found | None]) -> Found | None:
-    """The fastest that fits."""
+    """Fastest configuration that fits in memory; None if there is none."""
     return max((one for one in found if one is not None and one.fits), key=lambda one: one.samples_per_s, default=None)
 
 
 def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | None:
-    """Tensor model parallelism over so many devices, data parallelism over the groups."""
+    """Predict tensor parallelism over `width` devices, with data parallelism over the groups."""
 
     def source(width: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
         return analytic(model, V100, BlockExecution(width, recompute, sequence_parallel), microbatch_sizes=sizes)
@@ -123,7 +135,7 @@ def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | 
 
 
 def throughputs(title: str, model: Transformer, devices: int, depth: int, batches: tuple[int, ...]) -> None:
-    """Samples a second of five systems (figures 3.6 and 3.10)."""
+    """Print samples per second of five systems (figures 3.6 and 3.10)."""
     print(f"\n{title}: samples/s (microbatch), 2BW against the others")
     for batch in batches:
         rows = {
@@ -150,7 +162,7 @@ def throughputs(title: str, model: Transformer, devices: int, depth: int, batche
 
 
 def memory(title: str, model: Transformer) -> None:
-    """GB of the fullest of eight devices, with one microbatch size for all (figures 3.7 and 3.11)."""
+    """Print GB of the fullest of eight devices, with the same microbatch size for all (figures 3.7 and 3.11)."""
     print(f"\n{title}: GB of the fullest device, microbatches of 4, eight stages")
     for batch in (32, 64, 128):
         cells = []
@@ -165,7 +177,7 @@ def memory(title: str, model: Transformer) -> None:
 
 
 def configurations() -> None:
-    """Throughput of 2BW by depth, microbatch and batch (figure 3.8)."""
+    """Print the throughput of 2BW by depth, microbatch size and batch size (figure 3.8)."""
     print(
         "\nFigure 3.8, GPT 1.3B on 64: samples/s of (p, b) by batch; published: grows with the batch, (8, 32) above (8, 8)"
     )
@@ -178,7 +190,7 @@ def configurations() -> None:
 
 
 def sizes_by_depth() -> None:
-    """Billions of parameters of the largest GPT that 2BW trains, by depth (figure 3.9)."""
+    """Print the billions of parameters of the largest GPT that 2BW trains, by depth (figure 3.9)."""
     print(
         "\nFigure 3.9: largest GPT on 64 V100s with 2BW, blocks of 4,096; published: almost 30 billion, more with depth"
     )
@@ -187,14 +199,14 @@ def sizes_by_depth() -> None:
         while low < high:
             middle = (low + high + 1) // 2
             model = gpt(middle * depth, 4096, 64)
-            # One sample a microbatch, and as many of them as keep the pipeline full.
+            # One sample per microbatch, and enough microbatches to keep the pipeline full.
             found = run(model, "two_bw", 64, depth, 64 // depth * max(depth, 1), 1)
             low, high = (middle, high) if found is not None and found.fits else (low, middle - 1)
         print(f"  {depth:2} deep: {gpt(low * depth, 4096, 64).parameters / 1e9 if low else 0:6.1f} billion", flush=True)
 
 
 def recomputation() -> None:
-    """Throughput with and without recomputation, by microbatch (figure 3.12)."""
+    """Print the throughput with and without recomputation, by microbatch size (figure 3.12)."""
     print(
         "\nFigure 3.12, 2BW (1, 8) on eight: samples/s by microbatch; published: recomputing costs at most a third at one"
     )
@@ -213,13 +225,13 @@ def recomputation() -> None:
 
 
 def figures() -> Iterator[tuple[str, Callable[[], None]]]:
-    """By name."""
-    said = (
+    """Yield each figure's name, and a function that prints it."""
+    statement = (
         "published: ahead of tensor 1.3 on 8 and 20 on 64 (3.8B), of inter-layer up to 6.1, of GPipe up to 3.2, of Flush 1.6 to 1.15;\n"
         "  Flush ahead of inter-layer up to 4.1 at small batches and 5.3 at large ones (2.2B), of GPipe 2.1 and 3"
     )
     for number, models in (("3.6", GPTS), ("3.10", BERTS)):
-        yield number, lambda n=number: print(f"\nFigure {n}; {said}")  # type: ignore[misc]
+        yield number, lambda n=number: print(f"\nFigure {n}; {statement}")  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(a) 2.2B, 8 V100s", m["2.2B"], 8, 8, (64, 512))  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(b) 2.2B, 64 V100s", m["2.2B"], 64, 8, (512, 2048))  # type: ignore[misc]
         yield number, lambda n=number, m=models: throughputs(f"{n}(c) 3.8B, 64 V100s", m["3.8B"], 64, 16, (512, 2048))  # type: ignore[misc]
@@ -234,12 +246,12 @@ def figures() -> Iterator[tuple[str, Callable[[], None]]]:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", help="one figure, such as 3.9")
-    asked = parser.parse_args()
+    parser.add_argument("--only", help="print only this figure, such as 3.9")
+    arguments = parser.parse_args()
     for name, model in (*GPTS.items(), *BERTS.items()):
         assert abs(model.parameters / 1e9 - float(name[:-1])) < 0.15, (name, model.parameters)
     for number, figure in figures():
-        if asked.only in (None, number):
+        if arguments.only in (None, number):
             figure()
 
 

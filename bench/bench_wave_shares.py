@@ -1,10 +1,12 @@
-"""Two waves on one device, simulated: throughput relative to data parallelism, by the share of a device that one wave needs.
+"""Simulated throughput of two waves on one device, by the share of the device that a wave needs.
 
     python bench/bench_wave_shares.py
 
-The backward takes twice as long as the forward, and nothing else takes time. Two waves that need more than the whole device together
-slow each other down. With `align: both`, as in Wavelet, backwards of the waves wait for each other, and so do forwards; with
-`align: forwards`, only forwards wait. `recompute` has one stash at a time; data parallelism keeps its stashes in the first three rows.
+Throughput is relative to data parallelism. The backward pass takes twice as long as the forward pass, and nothing else
+takes time. If two waves together need more than the whole device, they slow each other down. With `align: both`, as in
+Wavelet, backward passes of the waves wait for each other, and so do forward passes. With `align: forwards`, only
+forward passes wait. With `recompute`, there is one stash at a time; data parallelism keeps its stashes in the first
+three rows.
 """
 
 from dataclasses import replace
@@ -25,7 +27,10 @@ CLUSTER = Cluster("one", (Level("server", 2, 1e30),), "v100-16gb")
 
 
 def profile(share: float) -> ModelProfile:
-    """One layer; a microbatch of one sample needs this share of a device, one of 1,000 needs all of it."""
+    """Profile of one layer.
+
+    A microbatch of one sample needs `share` of a device; one of 1,000 samples needs all of it.
+    """
     plain = chain(
         1,
         forward_s=FORWARD_S,
@@ -45,7 +50,11 @@ def profile(share: float) -> ModelProfile:
 
 
 def iteration_s(share: float, waves: int, recompute: bool = False, **options: str) -> float:
-    """Seconds of an iteration of one wave (data parallelism) or two."""
+    """Seconds of an iteration.
+
+    Arguments:
+        waves: 1 for data parallelism, or 2.
+    """
     found = profile(share)
     cut = StageCut((0,), (0,), recompute, buckets=((0,),))
     cuts = (cut, replace(cut, wave=1))[:waves]

@@ -1,8 +1,10 @@
-"""Waves of model parallelism beside what they are to replace and what they are: throughput, compute, memory and traffic, simulated.
+"""Simulated waves of model parallelism compared with other strategies: throughput, compute, memory and traffic.
 
-Run: python -m bench.bench_waves [--samples 16]
-BERT-base (110 million weights, SQuAD's 384 tokens, float32 with Adam) on V100s as in section 4.2 of Wavelet: 4 and 8 on NVLink of 25 GB/s,
-and 4 + 4 over 25 Gb/s Ethernet. A wave has so many samples; all train on as many samples an iteration, one for each device.
+    python -m bench.bench_waves [--samples 16]
+
+The model is BERT-base (110 million weights, SQuAD's 384 tokens, float32 with Adam). The clusters have V100s as in
+section 4.2 of Wavelet: 4 and 8 with NVLink of 25 GB/s, and 4 + 4 with 25 Gb/s Ethernet between them. All plans have the
+same number of samples per iteration: `--samples` for each device, which is also the size of a wave.
 """
 
 import argparse
@@ -35,13 +37,13 @@ BASE = {"layers": 12, "hidden": 768, "heads": 12, "feed_forward": 3072, "sequenc
 
 
 def profile() -> ModelProfile:
-    """BERT-base without a tied output layer, which question answering does not have."""
+    """BERT-base without a tied output layer, because question answering has none."""
     model = replace(published("bert-large"), **BASE)
     return analytic(model, device_type("v100-16gb"), precision=FLOAT32, microbatch_sizes=(1, 2, 4, 8, 16, 32))
 
 
 def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple[str, Plan]]:
-    """Every plan with its name; partitions are balanced by measured cost (section 4.2: evenly)."""
+    """Yield every plan with its name; partitions are balanced by predicted cost (section 4.2 divides evenly)."""
     count = cluster.devices
     space = SearchSpace(found, cluster, count * samples, (samples,))
     parts = list(runs(Balancer(found, samples).cuts(count)[count - 1]))
@@ -74,7 +76,7 @@ def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple
 def main() -> None:
     """Print a table for each cluster."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=16, help="of a wave, a multiple of 4")
+    parser.add_argument("--samples", type=int, default=16, help="samples of a wave, a multiple of 4")
     samples = parser.parse_args().samples
     found = profile()
     for name, cluster in CLUSTERS.items():

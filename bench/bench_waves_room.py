@@ -1,11 +1,13 @@
-"""Two waves of data parallelism over fast and slow networks, simulated: throughput relative to one wave, and what limits a second.
+"""Simulated throughput of two waves of data parallelism relative to one, over fast and slow networks.
 
     python bench/bench_waves_room.py
 
-VGG-16 (553 MB of weights) of the published profile, on V100s as in sections 4.1.1 and 4.1.2 of Wavelet: inside of a server over NVLink of
-25 GB/s, and two servers over 25 Gb/s. The samples of a wave use half of a device; data parallelism trains with equally many samples
-an iteration as two waves, and sums their gradients once. "network": hocket's first estimate has no room for a second wave, because
-its sums of gradients would keep the network busy for too long.
+The model is VGG-16 (553 MB of weights) from the published profile, on V100s as in sections 4.1.1 and 4.1.2 of Wavelet:
+in one server with NVLink of 25 GB/s, and in two servers with 25 Gb/s. The samples of a wave use half of a device. Data
+parallelism trains on as many samples per iteration as two waves, and sums their gradients once.
+
+"network" marks cases in which Hocket's first estimate has no room for a second wave, because its sums of gradients
+would keep the network busy for too long.
 """
 
 from dataclasses import replace
@@ -26,13 +28,13 @@ FORWARD_SHARE = 1 / 3
 
 
 def cluster(servers: int, gpus: int) -> Cluster:
-    """Servers with so many GPUs each, and memory for two waves."""
+    """Servers with `gpus` GPUs each, and memory for two waves."""
     levels = (replace(NVLINK, width=gpus),) * (gpus > 1) + (replace(ETHERNET, width=servers),) * (servers > 1)
     return Cluster("dgx", levels, "v100-16gb", memory_bytes=64e9)
 
 
 def half_used(profile: ModelProfile, samples: int) -> ModelProfile:
-    """The same model with samples that use half of a device: four times as many take twice as long."""
+    """The same model with samples that use half of a device: four times as many samples take twice as long."""
     each = samples / profile.microbatch_sizes[0]
 
     def layer(one: Layer) -> Layer:
@@ -52,7 +54,7 @@ def half_used(profile: ModelProfile, samples: int) -> ModelProfile:
 
 
 def cell(profile: ModelProfile, where: Cluster, samples: int) -> str:
-    """Two waves by one with as many samples; the limit if that is the network."""
+    """Throughput of two waves over one with as many samples, and the limit if it is the network."""
     stage = PlanStage(tuple(layer.name for layer in profile.layers), tuple(range(where.devices)))
     plan = Plan("data_parallel", profile.name, samples * where.devices, samples, (stage,), where)
     alone = predict_iteration(replace(plan, batch_size=2 * plan.batch_size), profile).iteration_s

@@ -1,7 +1,8 @@
-"""Inception-v3 as DeepPool's profile counts it: 125 layers with concatenations, pooling and what reads what.
+"""Inception-v3 with DeepPool's count of layers: 125, with concatenations, pooling, and the edges between layers.
 
-The profile's file lists 107 of them, without edges; the blocks are those of Szegedy et al. 2016, figures 5, 6, 7 and 10, in the
-order of the profile. What the profile lacks (concat, the last pooling, flatten, linear) is filled from the bytes that it moves.
+The profile's file lists 107 layers, without edges. The blocks are those of Szegedy et al. 2016, figures 5, 6, 7 and 10,
+in the order of the profile. The times of layers that the profile lacks (concat, last pooling, flatten, linear) are
+estimated from the bytes that they move.
 """
 
 import re
@@ -14,7 +15,7 @@ from hocket.profiling.profile import ModelProfile
 from hocket.profiling.readers import deeppool
 from hocket.profiling.readers._deeppool_layer import LayerKey, output_shape
 
-# Of a block: how many layers each branch has; "f" marks a branch that ends in a fork of two layers and their concatenation.
+# Blocks: number of layers of each branch. "f" marks a branch that ends in a fork of two layers and their concatenation.
 BLOCKS: tuple[tuple[str, ...], ...] = (
     *(("1", "2", "3", "2"),) * 3,  # figure 5
     ("1", "3", "1"),  # figure 10
@@ -27,7 +28,11 @@ MEMORY_BYTES_PER_S = 1.555e12  # NVIDIA A100 40GB data sheet
 
 
 def edges() -> tuple[list[tuple[int, ...]], tuple[bool, ...]]:
-    """For every layer those that it reads, and whether the profile's file has it."""
+    """Edges of the layer graph.
+
+    Returns:
+        For every layer, the layers that it reads; and for every layer, True if the profile's file lists it.
+    """
     reads: list[tuple[int, ...]] = [()]
     listed = [True]
 
@@ -55,7 +60,7 @@ def edges() -> tuple[list[tuple[int, ...]], tuple[bool, ...]]:
 
 
 def read(path: str | Path) -> ModelProfile:
-    """The profile with all layers and what goes between them.
+    """Profile with all layers and the tensors between them.
 
     Arguments:
         path: A100_inception.prof of the public repository.
@@ -79,7 +84,7 @@ def read(path: str | Path) -> ModelProfile:
 
 
 def _unlisted(from_the_end: int, shapes: Sequence[tuple[int, ...]]) -> str:
-    """A layer that the file lacks, as its reader writes it."""
+    """Key of a layer that the file lacks, in the notation of the profile's reader."""
     channels = sum(shape[0] for shape in shapes)
     shape = ",".join(map(str, (channels, *shapes[0][1:])))
     kind = {

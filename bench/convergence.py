@@ -1,11 +1,12 @@
-"""How the update rules learn: one GPT, the same data, the same samples per update, four stages (of waves one device).
+"""Convergence of the weight update rules: one GPT, the same data, and the same samples per update.
 
     python bench/convergence.py                                     # Adam and two learning rates of SGD
     python bench/convergence.py --optimizer sgd --lr 0.02 [--steps 400] [--rules stashed]
 
-Runs in the inline engine (all stages in one process), so that only the rule differs. Every update averages 16 samples:
-one microbatch of 16 where the rule updates after each (stashed, vertical, naive), four of 4 elsewhere. Prints the mean loss
-of every tenth of the run, and the last tenth's difference from the synchronous one.
+The model has four stages; with waves, one device. All stages run in one process (inline engine), so that only the
+update rule differs. Every update averages 16 samples. Rules that update after each microbatch
+(stashed, vertical, naive) use one microbatch of 16; all others use four of 4. The script prints the mean loss of every
+tenth of the run, and how far the last tenth differs from the synchronous rule.
 """
 
 import argparse
@@ -38,7 +39,7 @@ OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim
 
 
 def make_job(optimizer: str, learning_rate: float) -> Job:
-    """A small GPT on real text; the same weights for every rule."""
+    """A small GPT on real text, with the same weights for every rule."""
     torch.manual_seed(SEED)
     model = GPT(GPTSizes(n_layer=4, d_model=64, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
     return Job(
@@ -73,7 +74,7 @@ def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool],
 
 
 def compare(optimizer: str, lr: float, steps: int, rules: str) -> None:
-    """Print one JSON line a rule."""
+    """Print one JSON line per rule."""
     synchronous = None
     for name, strategy, microbatch_size, options in (row for row in RUNS if rules in row[0] or row is RUNS[0]):
         tenths = run(make_job(optimizer, lr), strategy, microbatch_size, options, steps)
@@ -83,12 +84,12 @@ def compare(optimizer: str, lr: float, steps: int, rules: str) -> None:
 
 
 def main() -> None:
-    """Print the lines of one setting, or of all."""
+    """Compare the rules for one setting, or for all settings."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS))
     parser.add_argument("--lr", type=float)
-    parser.add_argument("--rules", default="", help="only those whose names hold this, beside sync")
+    parser.add_argument("--rules", default="", help="run only rules with this text in their names, and sync")
     given = parser.parse_args()
     if (given.optimizer is None) != (given.lr is None):
         parser.error("--optimizer and --lr go together")

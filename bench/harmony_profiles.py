@@ -1,4 +1,4 @@
-"""Harmony's published profiles (msr-fiddle/harmony), read from shared/data/harmony."""
+"""Profiles published with Harmony (msr-fiddle/harmony), read from shared/data/harmony."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ MODELS = ("bert_large_seqlen512", "gpt2_xl", "resnet1026")
 
 @cache
 def read(model: str) -> LayerProfile:
-    """A model's profile: seconds and bytes by microbatch size."""
+    """Profile of a model: seconds and bytes by microbatch size."""
     with gzip.open(DATA / f"{model}.json.gz") as file:
         held = json.load(file)
     ways = [

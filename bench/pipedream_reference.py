@@ -1,9 +1,9 @@
-"""The public PipeDream optimizer's published answers (reference.json) as placements that our cost model can price.
+"""Published answers of the public PipeDream optimizer (reference.json), as placements for our cost model.
 
 An answer lists, outermost level first, [state range, compute seconds, replicas]. States are numbered in the order of
-that run's own linearisation of the graph, which differs from run to run; but the compute time of a range is printed,
-so a boundary is found as the downset with that cumulative time. Where several downsets have it (operators that cost
-nothing), the combination that is cheapest under the cost model is taken: the reference gets the benefit of the doubt.
+that run's own linearization of the graph, which differs from run to run. But the file has the compute time of each
+range, so a boundary is the downset with that cumulative time. If operators without cost make several downsets match,
+the combination that is cheapest under our cost model is taken: the reference gets the benefit of the doubt.
 """
 
 import json
@@ -52,7 +52,7 @@ class Reference:
 
 
 def rows() -> list[Reference]:
-    """All rows whose cluster is one of CLUSTERS."""
+    """All successful rows for the clusters in CLUSTERS."""
     found = []
     for row in json.loads((DATA / "reference.json").read_text()):
         if row["cluster"] in CLUSTERS and row["status"] == "ok":
@@ -74,14 +74,14 @@ def rows() -> list[Reference]:
 
 
 def profile(model: str) -> ModelProfile:
-    """The profile that a row is about."""
+    """PipeDream profile of a model."""
     return pipedream.read(DATA / "profiles" / f"{FILES.get(model, model)}.graph.txt")
 
 
 def placement(
     reference: Reference, profile: ModelProfile
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None:
-    """The row's stages as (layers, devices), or None when its ranges are not downsets inside one another."""
+    """Stages of a row as (layers, devices); None if its ranges are not nested downsets."""
     cluster = CLUSTERS[reference.cluster]
     size = profile.microbatch_sizes[0]
     times, devices = _flatten(reference, cluster)
@@ -97,7 +97,7 @@ def placement(
         stages = tuple(
             (layers, group)
             for (inner, outer), group in zip(pairwise(boundaries), devices, strict=True)
-            if (layers := places.layers(inner, outer))  # a stage of operators that cost nothing is left out
+            if (layers := places.layers(inner, outer))  # a stage of operators without cost is left out
         )
         cost = evaluate(profile, cluster, size, stages).bottleneck_s
         best = min(best, (cost, stages)) if best is not None else (cost, stages)
@@ -105,7 +105,10 @@ def placement(
 
 
 def _chains(places: Cuts, candidates: list[list[int]]) -> list[tuple[int, ...]]:
-    """Combinations of boundaries, each inside the next; when there are too many, those of least bytes across first."""
+    """Combinations of nested boundaries.
+
+    If there are too many, boundaries with the fewest bytes across are preferred.
+    """
     width = max((len(c) for c in candidates), default=0)
     total = 1
     for options in candidates:
@@ -122,7 +125,10 @@ def _chains(places: Cuts, candidates: list[list[int]]) -> list[tuple[int, ...]]:
 
 
 def _flatten(reference: Reference, cluster: Cluster) -> tuple[list[float], list[tuple[int, ...]]]:
-    """Compute seconds and devices of every innermost stage: an outer stage's servers all run the same inner pipeline."""
+    """Compute seconds and devices of every innermost stage.
+
+    All servers of an outer stage run the same inner pipeline.
+    """
     inside = cluster.levels[0].width
     times: list[float] = []
     devices: list[tuple[int, ...]] = []

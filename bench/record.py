@@ -1,14 +1,14 @@
-"""Run a benchmark and keep its output under bench/results, with command, commit, date and machine.
+"""Run a benchmark and record its output under bench/results, with command, commit, date and machine.
 
     python -m bench.record bench_harmony            # writes bench/results/harmony.txt
     python -m bench.record bench_partition --table  # writes bench/results/partition-table.txt
     python -m bench.record --again                  # records all of bench/results/*.txt again
     python -m bench.record --again waves two_bw     # records waves.txt and two_bw.txt again
 
-The first argument is a module of this folder; the others are passed on to it. Pages in docs/ cite these files.
+The first argument is a module of this folder. All other arguments are passed on to it. Pages in docs/ cite these files.
 
-With --again, the command in each file is run again. One line says how far the new figures are from the old ones: the
-largest relative difference of two numbers at the same place, and the line with it. Seconds differ with the machine.
+--again runs the command in each file again, and prints one line per file: the largest relative difference between an
+old and a new number at the same place, and the line of that number. Measured seconds differ between machines.
 """
 
 import os
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def main() -> int:
-    """Record one benchmark, or those that are recorded already."""
+    """Record one benchmark, or record existing files again."""
     if len(sys.argv) < 2:
         print(__doc__)
         return 2
@@ -39,7 +39,11 @@ def main() -> int:
 
 
 def record(name: str, options: Sequence[str]) -> int:
-    """Run a benchmark, and write its output if it succeeds; returns its exit code."""
+    """Run a benchmark, and write its output if it succeeds.
+
+    Returns:
+        The exit code of the benchmark.
+    """
     paths = os.pathsep.join([str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(TOP / "bench" / f"{name}.py"), *options]
     started = subprocess.Popen(
@@ -58,7 +62,7 @@ def record(name: str, options: Sequence[str]) -> int:
 
 
 def again(names: Sequence[str]) -> int:
-    """Record benchmarks again, and say for each how far its figures moved.
+    """Record benchmarks again, and print for each how much its figures changed.
 
     Arguments:
         names: files of bench/results without `.txt`; none for all.
@@ -66,16 +70,16 @@ def again(names: Sequence[str]) -> int:
     Returns:
         1 if a benchmark failed, otherwise 0.
     """
-    told, code = [], 0
+    report, code = [], 0
     for path in sorted(RESULTS / f"{name}.txt" for name in names) or sorted(RESULTS.glob("*.txt")):
         before, start_s = path.read_text(), time.monotonic()
         name, options = recorded(before)
         failed = record(name, options)
         minutes = (time.monotonic() - start_s) / 60
-        far = f"failed with exit code {failed}" if failed else moved(before, path.read_text())
-        told.append(f"{path.stem}: {far} ({minutes:.1f} minutes)")
+        difference = f"failed with exit code {failed}" if failed else moved(before, path.read_text())
+        report.append(f"{path.stem}: {difference} ({minutes:.1f} minutes)")
         code = max(code, min(failed, 1))
-    print("\n" + "\n".join(told))
+    print("\n" + "\n".join(report))
     return code
 
 
@@ -109,13 +113,19 @@ def _figures(text: str) -> list[tuple[str, list[float]]]:
 
 
 def file_name(name: str, options: Sequence[str]) -> str:
-    """Name of the results file: the benchmark without `bench_`, then its options; of a path, the last part."""
+    """Name of the results file: the benchmark without `bench_`, then its options.
+
+    An option that is a path is shortened to its last part.
+    """
     words = [re.sub(r"[^\w.]+", "-", Path(option).name).strip("-") for option in options]
     return "-".join([name.removeprefix("bench_"), *words])
 
 
 def header(name: str, options: Sequence[str]) -> str:
-    """Lines that say how the figures came about; the working tree's own changes are named."""
+    """Header lines: command, commit, date, machine and versions.
+
+    The commit line also says if the working tree has local changes.
+    """
     commit = _git("rev-parse", "--short=10", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", "hocket", "bench", ":!bench/results")
     shown = [Path(option).name if Path(option).is_absolute() else option for option in options]

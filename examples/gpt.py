@@ -1,4 +1,4 @@
-"""A job file: a GPT on the source text of Python's own library.
+"""Job file: a GPT trained on the source text of Python's own library.
 
 hocket links -n 2 -o cluster.yaml
 hocket profile examples/gpt.py -o profile.json -b 2 -b 4
@@ -12,7 +12,7 @@ from hocket import Job
 from hocket.models.gpt import GPT, GPTSizes, language_loss
 from hocket.models.text import VOCAB, Text
 
-torch.manual_seed(0)  # every worker runs this file: the same weights everywhere
+torch.manual_seed(0)  # every worker runs this file, so all have the same weights
 
 job = Job(
     model=GPT(GPTSizes(n_layer=4, d_model=128, n_head=4, seq=128, vocab=VOCAB)),

@@ -1,6 +1,7 @@
-"""A job file: Hugging Face's GPT-2, unedited, with random weights from a config (needs `pip install hocket[hf]`).
+"""Job file: unmodified Hugging Face GPT-2 with random weights from a config (needs `pip install hocket[hf]`).
 
-A sample is a dictionary; what the model's forward accepts goes to the model, and its output carries the loss.
+A sample is a dictionary. Hocket passes the entries that the model's forward accepts; the model's output contains the
+loss.
 """
 
 import torch
@@ -11,7 +12,7 @@ from hocket.models.text import VOCAB, Text
 
 
 class Samples:
-    """Real text as GPT-2 wants it: the model shifts the labels itself."""
+    """Real text in GPT-2's format: the model shifts the labels itself."""
 
     def __init__(self, seq: int) -> None:
         self.text = Text(seq=seq)

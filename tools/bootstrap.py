@@ -1,13 +1,14 @@
-"""From a bare Python 3.11 to a running Hocket. Standard library only.
+"""Set up Hocket from a bare Python 3.11. Standard library only.
 
-    python3 tools/bootstrap.py demo      make the environment, run the demo
-    python3 tools/bootstrap.py test      make the environment, run formatter, linter, types and a fast selection of tests
-    python3 tools/bootstrap.py test --all      the same with every test; prints which took longest
+    python3 tools/bootstrap.py demo      create the environment, run the demo
+    python3 tools/bootstrap.py test      create the environment; run formatter, linter, types and fast tests
+    python3 tools/bootstrap.py test --all      the same with every test; prints which tests took longest
     python3 tools/bootstrap.py test --nightly  only properties, with new random examples; prints the seed
-    python3 tools/bootstrap.py env       only make the environment
+    python3 tools/bootstrap.py env       only create the environment
 
-The environment is .venv beside this folder. It is made once and kept while pyproject.toml and constraints.txt stay
-as they are. What follows is handed on to pytest: `python3 tools/bootstrap.py test --all -k cluster`.
+The environment is the folder .venv of this repository. It is created once, and reused until pyproject.toml or
+constraints.txt changes. All other arguments are passed on to pytest:
+`python3 tools/bootstrap.py test --all -k cluster`.
 """
 
 import hashlib
@@ -38,11 +39,11 @@ TYPES = ("types", ("mypy",))
 SELECTIONS = ("--all", "--nightly")
 SLOWEST = "--durations=30"
 NO_TESTS = 5
-"""pytest's exit code where what was asked for selects none: one of the two runs may be empty, not both."""
+"""pytest's exit code if no test is selected. One of the two runs may be empty, but not both."""
 
 
 def wanted() -> str:
-    """The digest of everything that decides what is installed."""
+    """Digest of everything that determines the installed packages."""
     text = hashlib.sha256(sys.version.encode())
     for name in ("pyproject.toml", "constraints.txt"):
         text.update((ROOT / name).read_bytes())
@@ -50,7 +51,7 @@ def wanted() -> str:
 
 
 def call(command: Sequence[str | Path], what: str) -> None:
-    """Run one step of the installation; leave with its own message when it fails."""
+    """Run one step of the installation; if it fails, exit with a message."""
     done = subprocess.run([str(part) for part in command], cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(
@@ -59,7 +60,7 @@ def call(command: Sequence[str | Path], what: str) -> None:
 
 
 def make_environment() -> None:
-    """Make .venv, or keep it when it was made from the same files."""
+    """Create .venv, or reuse it if it was made from the same files."""
     if STAMP.exists() and STAMP.read_text() == wanted():
         return
     print(f"Making the environment in {VENV} (some minutes, once).", flush=True)
@@ -89,20 +90,20 @@ def link_compiled(installed: Path, prefix: Path) -> None:
         source = file.parent.parent
         link = prefix / source.relative_to(source.anchor) / file.name
         link.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # it exists, or the file system has no links: Python compiles it
+        with suppress(OSError):  # the link exists, or the file system has no links: Python compiles the file
             os.link(file, link)
 
 
 def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Runs of pytest: tests without workers on all cores, then tests with worker processes, two files at a time.
 
-    The fast selection is taken unless `--all` is said. A selection by marks (`-m`) is one plain run.
+    The fast selection is used without `--all`. A selection by marks (`-m`) is one plain run.
     """
     selection = (SLOWEST,) if "--all" in arguments else ("--fast",)
     rest = tuple(word for word in arguments if word not in SELECTIONS)
     if any(word.startswith("-m") for word in rest):
         return [("tests", ("pytest", *selection, *rest))]
-    # Workers wait for each other much of the time: two tests of theirs on two cores take less than one after the other.
+    # Workers often wait for each other, so two of their tests on two cores take less time than one after the other.
     two_files = ("-n", "2", "--dist", "loadfile") if side_by_side() else ()
     return [
         ("tests", ("pytest", "-m", "not workers", *side_by_side(), *selection, *rest)),
@@ -111,7 +112,7 @@ def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def properties(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """One run of pytest: properties only, with random examples that differ each night; the seed is in its command."""
+    """One run of pytest: only properties, with new random examples; the seed is in the command."""
     rest = tuple(word for word in arguments if word not in SELECTIONS)
     seeded = any(word.startswith("--hypothesis-seed") for word in rest)
     seed = () if seeded else (f"--hypothesis-seed={random.SystemRandom().randrange(2**32)}",)
@@ -120,15 +121,18 @@ def properties(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def side_by_side() -> tuple[str, ...]:
-    """Options that spread tests over all cores; a process loads torch, so more than eight gain less than they take."""
+    """Options that distribute tests over all cores.
+
+    Each process loads torch, so more than eight processes cost more time than they save.
+    """
     beside = min(os.cpu_count() or 1, 8)
     return ("-n", str(beside), "--dist", "worksteal") if beside > 1 else ()
 
 
 def kept() -> dict[str, str]:
-    """The environment of the checks: what Python, numba and torch compile is kept beside what is installed.
+    """Environment variables of the checks, with compile caches of Python, numba and torch inside .venv.
 
-    Checks start hundreds of processes, also where a person wants no compiled files among the sources.
+    Checks start hundreds of processes. They need a cache even if the user wants no compiled files among the sources.
     """
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     beside = VENV / "compiled"
@@ -137,14 +141,17 @@ def kept() -> dict[str, str]:
 
 
 def run_checks(arguments: Sequence[str]) -> int:
-    """Run formatter, linter, types and tests, all of them, so that one run shows everything. Returns the exit code."""
+    """Run formatter, linter, types and tests, and return the exit code.
+
+    All of them run even if one fails, so that one run shows everything.
+    """
     nightly = "--nightly" in arguments
     steps = properties(arguments) if nightly else tests(arguments)
     failed, empty = [], []
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as types_output:
         start_s = time.monotonic()
-        # The type checker has one core: it runs beside the tests, and what it says comes last.
-        types = None if nightly else start(TYPES[1], said)
+        # The type checker uses one core. It runs at the same time as the tests, and its output is printed last.
+        types = None if nightly else start(TYPES[1], types_output)
         try:
             for name, command in (*(() if nightly else CHECKS), *steps):
                 code = run(name, command)
@@ -153,15 +160,15 @@ def run_checks(arguments: Sequence[str]) -> int:
                     code = 0 if len(empty) < len(steps) else code
                 if code:
                     failed.append(name)
-        except BaseException:  # a break ends the type checker as well
+        except BaseException:  # an interrupt also ends the type checker
             if types is not None:
                 types.kill()
                 types.wait()
             raise
         if types is not None:
             code = types.wait()
-            said.seek(0)
-            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", said.read().rstrip(), sep="\n")
+            types_output.seek(0)
+            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", types_output.read().rstrip(), sep="\n")
             tell(TYPES[0], code, start_s)
             failed += [TYPES[0]] if code else []
     print(f"Failed: {', '.join(failed)}." if failed else "All checks passed.", flush=True)
@@ -169,13 +176,13 @@ def run_checks(arguments: Sequence[str]) -> int:
 
 
 def start(command: Sequence[str], out: IO[str]) -> "subprocess.Popen[str]":
-    """Start a check that writes into a file."""
+    """Start a check that writes to a file."""
     words = [str(BIN / command[0]), *command[1:]]
     return subprocess.Popen(words, cwd=ROOT, env=kept(), stdout=out, stderr=out, text=True)
 
 
 def run(name: str, command: Sequence[str]) -> int:
-    """Run a check and say how it ended. Returns its exit code."""
+    """Run a check, print how it ended, and return its exit code."""
     start_s = time.monotonic()
     print(f"== {name}: {' '.join(command)}", flush=True)
     code = subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, env=kept(), check=False).returncode
@@ -184,13 +191,13 @@ def run(name: str, command: Sequence[str]) -> int:
 
 
 def tell(name: str, code: int, start_s: float) -> None:
-    """Print how a check ended, and when."""
+    """Print how and when a check ended."""
     empty = "no test" if code == NO_TESTS else "FAILED"
     print(f"== {name}: {'ok' if code == 0 else empty} after {time.monotonic() - start_s:.0f} s", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What the first word says. Returns the exit code."""
+    """Run the command of the first argument, and return the exit code."""
     if not arguments or arguments[0] not in ("demo", "test", "env"):
         print(__doc__)
         return 2
@@ -206,5 +213,5 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # what runs has heard of it as well, and says so
+    except KeyboardInterrupt:  # the running command got the interrupt too, and has reported it
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""Write two pages of docs/reference from the program itself: commands.md (every command) and keys.md (every key of a file).
+"""Write two pages of docs/reference from the program: commands.md (every command) and keys.md (every key of a file).
 
     python tools/command_reference.py           # write the pages
     python tools/command_reference.py --check   # exit code 1 if a page is out of date
@@ -34,7 +34,7 @@ explain the keys with examples. `hocket schema` prints the same as JSON Schema, 
 Only required keys must be given. Where a meaning names `null`, leaving the key out is the same. An *amount* is a text with a unit,
 such as `4GiB` or `25Gbit/s`, or a number of bytes or of bytes per second.
 """
-# Values in a meaning, which the page sets in a typewriter face.
+# Values in a meaning; the page sets them as code.
 VALUES = re.compile(r"\b(?:null|true|false)\b|\[\]")
 PLURALS = {"text": "texts", "number": "numbers", "whole number": "whole numbers", "amount": "amounts"}
 
@@ -59,7 +59,7 @@ def pages() -> dict[str, str]:
 
 
 def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
-    """Sections of a command and of its subcommands; hidden ones are left out."""
+    """Sections of a command and of its subcommands, without hidden ones."""
     children = getattr(command, "commands", {})
     if len(path) > 1:
         yield f"\n## {' '.join(path)}\n\n{_prose(command.help or '')}\n"
@@ -80,7 +80,7 @@ def _prose(text: str) -> str:
 
 
 def _table(kind: str, parameters: list[Any]) -> Iterator[str]:
-    """A table of arguments or of options; nothing where there are none."""
+    """Table of arguments or of options; nothing if there are none."""
     shown = [one for one in parameters if one.param_type_name == kind and not getattr(one, "hidden", False)]
     rows = [_row(one) for one in shown if one.name != "help"]
     if rows:
@@ -106,7 +106,7 @@ def _default(parameter: Any) -> str:
 
 
 def _keys() -> Iterator[str]:
-    """Sections of the file formats: each file itself, then its parts that no earlier file has."""
+    """Sections of the file formats: each file, then its parts that no earlier file has."""
     done: dict[str, str] = {}  # title of each section, by the description of the part
     for kind in ("cluster", "plan", "jobs"):
         schema = json.loads(CliRunner().invoke(app, ["schema", kind]).stdout)
@@ -125,7 +125,7 @@ def _keys() -> Iterator[str]:
 
 
 def _users(name: str, parts: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    """A sentence about the keys that have a part as their value."""
+    """Sentence about the keys that have a part as their value."""
     users = []
     for title, part in parts.items():
         kinds = {key: _type(about, titles) for key, about in part["properties"].items()}
@@ -148,7 +148,7 @@ def _key_rows(part: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[st
 
 
 def _type(about: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """The type of a key's value, in words."""
+    """Type of a key's value, in words."""
     if "const" in about or "enum" in about:
         return "text"
     if "$ref" in about:
@@ -172,7 +172,7 @@ def _type(about: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def _linked(name: str, titles: Mapping[str, str]) -> str:
-    """A part's name, with a link to its section."""
+    """Name of a part, with a link to its section."""
     return f"[{name}](#{_anchor(titles[name])})"
 
 

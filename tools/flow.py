@@ -3,12 +3,13 @@
     python tools/flow.py            the table for this checkout; JSON
     python tools/flow.py --list     with every function, in the order of first calls
 
-Four things are followed while commands run in this process: a profile from capture to training, a plan from its file to
-the engine, a job through the scheduler's core, and a plan that swaps. A function counts if the thing is one of its
-arguments. Each function counts once, at its first call. A return is a step, in that order, to a file that was left.
-Properties of the thing itself are functions, too. How many they are is said, because a reader looks them up and stays.
+It follows four things while commands run in this process: a profile from capture to training, a plan from its file to
+the engine, a job through the scheduler's core, and a plan that swaps. A function counts if one of its arguments is the
+thing. Each function counts once, at its first call. In that order, a return is a step to a file that was left before.
+Properties of the thing count as functions, too. Their number is printed separately, because a reader looks them up
+without leaving the place.
 
-With PYTHONPATH set to another checkout, that one is measured.
+Set PYTHONPATH to another checkout to measure that one.
 """
 
 import argparse
@@ -51,11 +52,11 @@ WORKERS = "workers:\n- {name: v100, workers: 2}\n- {name: p100, workers: 2}\n- {
 
 @dataclass
 class Visits:
-    """Functions that a thing visited, in the order of first calls.
+    """Functions that a thing visits, in the order of first calls.
 
     Attributes:
         names: names of the thing's classes.
-        rooms: starts of the names of modules in which these classes count.
+        rooms: prefixes of the modules whose classes count.
         functions: file and name of each function.
         properties: the functions that are properties.
     """
@@ -76,7 +77,7 @@ class Visits:
 
     @property
     def files(self) -> list[str]:
-        """Files in the order of visits; equal neighbours are one visit."""
+        """Files in the order of visits; consecutive equal ones are one visit."""
         found: list[str] = []
         for file, _ in self.functions:
             if found[-1:] != [file]:
@@ -97,7 +98,7 @@ class Visits:
 
 @contextmanager
 def following(visits: Visits) -> Iterator[None]:
-    """Note the functions of the package that have the thing among their arguments."""
+    """Record the package's functions that have the thing among their arguments."""
     import hocket
 
     root = str(Path(hocket.__file__).parent) + os.sep
@@ -135,19 +136,19 @@ def run(*command: str) -> None:
     """Run a command of the package in this process.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     from hocket.cli import main
 
-    said, code = io.StringIO(), 0
-    with redirect_stdout(said), redirect_stderr(said), suppress(SystemExit):
+    output, code = io.StringIO(), 0
+    with redirect_stdout(output), redirect_stderr(output), suppress(SystemExit):
         code = main(list(command))
     if code:
-        raise RuntimeError(f"hocket {' '.join(command)}: exit code {code}\n{said.getvalue()[-2000:]}")
+        raise RuntimeError(f"hocket {' '.join(command)}: exit code {code}\n{output.getvalue()[-2000:]}")
 
 
 def train(*command: str) -> None:
-    """Train as the only worker of torchrun: then the engine runs in this process."""
+    """Train as the only worker of torchrun, so that the engine runs in this process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -194,7 +195,7 @@ def measured() -> dict[str, Visits]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--list", action="store_true", help="list the functions as well")
+    parser.add_argument("--list", action="store_true", help="also list the functions")
     given = parser.parse_args()
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Lowest versions that pyproject.toml allows, as a constraints file, to test them. Standard library only.
+"""Print the lowest versions that pyproject.toml allows, as a constraints file for tests. Standard library only.
 
     python3 tools/lowest_versions.py > lowest.txt
     python3 -m venv lowest && lowest/bin/pip install -c lowest.txt -e '.[test]'
     lowest/bin/pytest --fast -m 'not workers' tests/planning tests/program tests/scheduler tests/cli
 
-`--keep NAME` leaves a package out, for which pip then takes a version of its own: `--keep torch` where only one build of torch
-is at hand.
+`--keep NAME` leaves a package out, so that pip chooses its version: `--keep torch` if only one build of torch is
+available.
 """
 
 import argparse
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lowest(project: dict[str, Any], keep: Sequence[str]) -> Iterator[str]:
-    """A line such as numpy==2.0 for each dependency and each package of the extra for tests."""
+    """Yield a line such as numpy==2.0 for each dependency, and for each package of the extra for tests."""
     for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
         name, least = requirement.split(">=")
         if name not in keep:
@@ -28,7 +28,9 @@ def lowest(project: dict[str, Any], keep: Sequence[str]) -> Iterator[str]:
 def main() -> None:
     """Print the lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="leave a package out; repeat")
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="NAME", help="leave this package out; may be repeated"
+    )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     print("\n".join(lowest(project, parser.parse_args().keep)))
 

@@ -1,7 +1,8 @@
-"""Which of many mistakes a run of the tests catches, with few runs. Standard library only.
+"""Find which of many mutations the tests catch, with few runs. Standard library only.
 
-A run with all mistakes at once says which tests see any of them. Each mistake alone is then tried by these tests only. A
-mistake is caught only by a test that fails with it alone; the others are tried together again, until no new test fails.
+A run with all mutations at once finds tests that fail. Then each mutation alone is tested with these tests only. A
+mutation is caught only by a test that fails with it alone. The remaining mutations are tested together again, until no
+new test fails.
 """
 
 import json
@@ -18,7 +19,7 @@ from mutants import CAUGHT, ESCAPED, HUNG, Mutant, Outcome, outcome, table
 from mutation_steps import PYTEST, Step, run
 
 FAILURES = 40
-"""Failed tests after which a run with many mistakes ends."""
+"""Number of failed tests after which a run with many mutations ends."""
 
 Mistake = TypeVar("Mistake")
 
@@ -28,12 +29,13 @@ def caught(
     failing: Callable[[Sequence[Mistake], Collection[str]], list[str] | None],
     catches: Callable[[Mistake, Sequence[str]], bool],
 ) -> list[Mistake]:
-    """Mistakes that a run of the tests catches, in the order given.
+    """Mutations that the tests catch, in the given order.
 
     Arguments:
-        failing: some tests that fail with all these mistakes at once, apart from those named; none if all others pass;
-            None if the run does not end.
-        catches: True if one of the tests fails, or does not end, with one mistake alone.
+        failing: called with mutations and tests to leave out. It returns some of the tests that fail with all these
+            mutations
+            at once; [] if all other tests pass; None if the run does not end.
+        catches: returns True if one of the tests fails, or does not end, with one mutation alone.
     """
     left, elsewhere = list(mistakes), set[str]()
     while left:
@@ -47,14 +49,14 @@ def caught(
         if not failed:
             break
         still = [one for one in left if not catches(one, failed)]
-        if len(still) == len(left):  # they fail by several mistakes together, or by chance
+        if len(still) == len(left):  # they fail with several mutations together, or by chance
             elsewhere |= set(failed)
         left = still
     return [one for one in mistakes if one not in left]
 
 
 def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], limit_s: float) -> list[Outcome]:
-    """Outcomes of mutants that are made all at once, by all tests of the selections."""
+    """Outcomes of mutants that are tested all at once, with all tests of the selections."""
     left, outcomes, cache = list(mutants), [], top.parent / "cache"
     sources = {path: (top / path).read_bytes() for path in {one.path for one in mutants}}
     made = iter(range(1, 10**6))
@@ -62,16 +64,17 @@ def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], li
     broken: set[str] = set()
 
     def last_failed() -> list[str]:
-        """Tests that failed in the last run that kept this."""
+        """Tests that failed in the last run with this cache folder."""
         kept = cache / "v" / "cache" / "lastfailed"
         return sorted(json.loads(kept.read_text())) if kept.exists() else []
 
     def with_mistakes(some: Sequence[Mutant], step: Step) -> str:
-        """Run a step with these mistakes, and take them back."""
+        """Run a step with these mutations, and revert them."""
         mistaken = dict(sources)
-        for one in sorted(some, key=lambda one: -one.mutation.start):  # from the end: places before it stay
+        # from the end, so that earlier positions stay valid
+        for one in sorted(some, key=lambda one: -one.mutation.start):
             mistaken[one.path] = one.mutation.applied(mistaken[one.path])
-        own_s = time.time() + 10 * next(made)  # as in `judged`
+        own_s = time.time() + 10 * next(made)  # as in `judged` (mutate.py)
         try:
             for path, text in mistaken.items():
                 (top / path).write_bytes(text)
@@ -104,7 +107,7 @@ def together(mutants: Sequence[Mutant], top: Path, selections: Sequence[str], li
                 if result != CAUGHT:
                     return None if result == HUNG else []
                 failed = last_failed() or ["tests"]
-                # Tests that fail without any mistake as well say nothing.
+                # Tests that also fail without any mutation prove nothing.
                 again = (sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", *fast, *failed)
                 shutil.rmtree(cache, ignore_errors=True)
                 anyway = set(last_failed() if with_mistakes((), Step("none", again)) == CAUGHT else ())

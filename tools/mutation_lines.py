@@ -1,9 +1,9 @@
-"""Tests that ran a line, as a measurement of coverage tells. Standard library only.
+"""Tests that ran a given line, from a coverage measurement. Standard library only.
 
     .venv/bin/pip install pytest-cov
     .venv/bin/python -m pytest --fast -m "not workers" --cov=hocket --cov-context=test -n auto    writes .coverage
 
-They are the tests that can see a mistake in this line, and few where all tests are thousands.
+Only these tests can catch a mutation of the line. They are few, compared with thousands of tests in total.
 """
 
 import ast
@@ -17,17 +17,17 @@ from threading import Lock
 from mutants import Mutant
 
 MOST = 60
-"""Tests of one line that are worth a command of their own."""
+"""Most tests of one line that run in a separate command."""
 ALIKE = 3
-"""Cases of one test that go before cases of others."""
+"""Number of cases of one test function that run before further cases of any function."""
 
 
 class RanLines:
     """Tests by the lines that they ran.
 
     Attributes:
-        known: tests of the copy that is tried. pytest fails if it is asked for another one, and such a failure would
-            count as a caught mistake.
+        known: tests of the copy. pytest fails if it is given an unknown test, and that would count as a caught
+            mutation.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,10 +36,13 @@ class RanLines:
         self.known: frozenset[str] = frozenset()
 
     def tests(self, mutant: Mutant, top: Path) -> list[str]:
-        """Tests that ran a mutant's statement, those of the nearest folders first; [] for none, or where all run it.
+        """Tests that ran a mutant's statement, with tests of the nearest folders first.
 
         Arguments:
-            top: the repository that the mutant is of.
+            top: folder of the repository copy that contains the mutant.
+
+        Returns:
+            [] if no test ran it, or if it runs at import, so that all tests do.
         """
         first, last = _statement((top / mutant.path).read_bytes(), mutant.mutation.line)
         found = {
@@ -59,17 +62,17 @@ class RanLines:
 
         return sorted(order, key=rank)[:MOST]
 
-    @cache  # noqa: B019 (one object for a campaign)
+    @cache  # noqa: B019 (one object per campaign)
     def _of(self, path: str) -> list[tuple[str, bytes]]:
-        """Names of tests, each with one bit for each line of a file."""
-        asked = """select context, numbits from line_bits join file on file.id = file_id join context
+        """Names of tests, each with one bit per line of a file."""
+        query = """select context, numbits from line_bits join file on file.id = file_id join context
         on context.id = context_id where file.path like ?"""
         with self._lock:
-            return self._all.execute(asked, (f"%/{path}",)).fetchall()
+            return self._all.execute(query, (f"%/{path}",)).fetchall()
 
 
 def _statement(source: bytes, line: int) -> tuple[int, int]:
-    """First and last line of the innermost statement at a line; of a statement with a body, of its head."""
+    """First and last line of the innermost statement at a line; for a statement with a body, of its head."""
     first, last = line, line
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):

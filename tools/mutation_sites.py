@@ -1,7 +1,7 @@
-"""Places of Python source where one small mistake can be made, and the mistake as text. Standard library only.
+"""Places in Python source where a small mutation is possible, and the mutation as text. Standard library only.
 
-A mutation changes one line: a sign, a comparison, an index by one, a call that is left out, a boolean. Annotations, decorators,
-formatted strings and code for type checkers only are left alone: no test can see a change there.
+A mutation changes one line: a sign, a comparison, an index by one, a dropped call, or a boolean. Annotations,
+decorators, formatted strings, and code only for type checkers are left alone, because no test can see a change there.
 """
 
 import ast
@@ -36,7 +36,7 @@ LEFT_ALONE = ("annotation", "returns", "decorator_list")
 
 @dataclass(frozen=True)
 class Mutation:
-    """One mistake: bytes `start` to `end` of a file become `text`."""
+    """One mutation: bytes `start` to `end` of a file become `text`."""
 
     kind: str
     line: int
@@ -45,7 +45,7 @@ class Mutation:
     text: str
 
     def applied(self, source: bytes) -> bytes:
-        """The source with the mistake."""
+        """Source with the mutation."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
@@ -56,7 +56,7 @@ def mutations(source: bytes) -> list[Mutation]:
 
 
 class _Sites:
-    """Finds mutations of one source text."""
+    """Finder of mutations in one source text."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -65,7 +65,7 @@ class _Sites:
             self._starts.append(self._starts[-1] + len(line))
 
     def of(self, node: ast.AST) -> Iterator[Mutation]:
-        """Those of a node and of what is inside it."""
+        """Yield mutations of a node and of its children."""
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.If) and _of_types(node.test)):
             return
         yield from self._own(node)
@@ -103,13 +103,13 @@ class _Sites:
                 yield self._replaced("dropped call", node, "pass")
 
     def _indices(self, index: ast.expr) -> Iterator[Mutation]:
-        """An integer that is an index or a bound, or is added to one, becomes one more."""
+        """Yield increments by one of integers in an index or a bound."""
         for node in ast.walk(index):
             if isinstance(node, ast.Constant) and type(node.value) is int:
                 yield self._replaced("index", node, str(node.value + 1))
 
     def _between(self, kind: str, one: ast.expr, other: ast.expr, before: str, after: str) -> Iterator[Mutation]:
-        """An operator between two expressions, where all of it is on one line."""
+        """Yield the replacement of an operator between two expressions, if the operator is on one line."""
         (_, start), (end, _) = self._span(one), self._span(other)
         offset = _operator(_text(self._source, start, end), before)
         if offset is not None:
@@ -129,7 +129,7 @@ class _Sites:
 
 
 def _operator(gap: str, operator: str) -> int | None:
-    """Where the operator stands in the text between two expressions, in bytes; not in a comment."""
+    """Byte offset of the operator in the text between two expressions, outside comments; None if it is not there."""
     at, words = 0, operator.split()
     while at < len(gap):
         if gap[at] == "#":

@@ -1,4 +1,4 @@
-"""Commands that may catch a mutant, the tests nearest to it first. Standard library only."""
+"""Commands that may catch a mutant, with the nearest tests first. Standard library only."""
 
 import os
 import resource
@@ -26,7 +26,7 @@ class Step:
 
 
 def mirrors(path: str, top: Path) -> Iterator[str]:
-    """Tests of a file, of its sub-rooms from the nearest on, and of its room, as far as they exist."""
+    """Existing tests of a file, of its sub-rooms from the nearest on, and of its room."""
     parts = path.split("/")[1:]
     own = Path("tests", *parts[:-1], f"test_{parts[-1]}")
     for place in (own, *(Path("tests", *parts[:k]) for k in range(len(parts) - 1, 0, -1))):
@@ -35,11 +35,11 @@ def mirrors(path: str, top: Path) -> Iterator[str]:
 
 
 def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequence[str] = ()) -> Iterator[Step]:
-    """Commands of a selection of tests, the nearest to a file first.
+    """Yield the commands of a selection of tests, with the nearest to a file first.
 
     Arguments:
-        near: leave out tests of other rooms.
-        ran: tests that ran the mutant's line, if it is known; they come before all others.
+        near: True to leave out tests of other rooms.
+        ran: tests that ran the mutant's line, if known; they run before all others.
     """
     fast = ("--fast",) if selection == "fast" else ()
     beside = bootstrap.side_by_side()
@@ -55,22 +55,26 @@ def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequenc
 
 
 def collected(top: Path, selection: str) -> frozenset[str]:
-    """Names of the tests of a selection, without any mistake."""
+    """Names of the tests of a selection, without any mutation."""
     fast = ("--fast",) if selection == "fast" else ()
-    asked = (sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *fast)
+    command = (sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *fast)
     environment = os.environ | {"PYTHONPATH": str(top)}
-    said = subprocess.run(asked, cwd=top, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return frozenset(line for line in said.splitlines() if "::" in line)
+    output = subprocess.run(command, cwd=top, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return frozenset(line for line in output.splitlines() if "::" in line)
 
 
 def _limited() -> None:
-    """Bound the memory of a command: a mistake can make a loop endless that fills it."""
+    """Limit the memory of a command: a mutation can cause an endless loop that fills it."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
 def run(step: Step, top: Path, limit_s: float) -> str:
-    """How a command ends: a failure catches the mutant; one that does not end in time is ended, with all that it started."""
-    # What is compiled, tests as well, is kept for the next mutant.
+    """Run a command: a failure catches the mutant. After the time limit, the command is killed with all its processes.
+
+    Returns:
+        CAUGHT, ESCAPED or HUNG.
+    """
+    # Compiled files, also of tests, are reused for the next mutant.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     compiled = top.parent / "compiled"
     environment |= {"PYTHONPATH": str(top), "PYTHONPYCACHEPREFIX": str(compiled), "NUMBA_CACHE_DIR": str(compiled)}

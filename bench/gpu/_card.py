@@ -1,7 +1,8 @@
-"""What benches of a graphics card share: contestants in processes of their own, memory that is bounded, what the profiler saw of copies.
+"""Helpers of the GPU benchmarks: contestants in separate processes, bounded GPU memory, and copies in profiler traces.
 
-A contestant is a name; the bench calls itself again for each, so that none finds memory of another, and reads its last JSON line.
-`--smoke` goes through the same code with tiny sizes on a CPU, where times say nothing.
+A contestant is a name. The benchmark starts itself again for each contestant, so that none sees the memory of another,
+and reads the last JSON line of its output. `--smoke` runs the same code with tiny sizes on a CPU, where times mean
+nothing.
 """
 
 import argparse
@@ -25,17 +26,22 @@ Interval = tuple[float, float]
 
 
 def parsed(parser: argparse.ArgumentParser, smoke: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments, with those that all benches have; `smoke`: what stands for the defaults with --smoke.
+    """Parse the arguments, including the common ones of all GPU benchmarks.
+
+    Arguments:
+        smoke: defaults with --smoke.
 
     Raises:
         SystemExit: there is no GPU, and no --smoke.
     """
-    parser.add_argument("--budget", type=float, default=20.0, help="GiB of the card that each contestant may have")
-    parser.add_argument("--within", type=float, default=500.0, help="seconds for all contestants together")
-    parser.add_argument("--only", help="one contestant, in this process: prints a JSON line")
-    parser.add_argument("--save", action="store_true", help="keep the figures under bench/gpu/results")
+    parser.add_argument("--budget", type=float, default=20.0, help="GiB of GPU memory that each contestant may use")
+    parser.add_argument("--within", type=float, default=500.0, help="seconds for all contestants in total")
+    parser.add_argument("--only", help="run one contestant in this process, and print a JSON line")
+    parser.add_argument("--save", action="store_true", help="write the figures to bench/gpu/results")
     parser.add_argument("--result", type=Path, help="also write the figures to this JSON file")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: whether it runs, not how fast")
+    parser.add_argument(
+        "--smoke", action="store_true", help="use tiny sizes on a CPU, to test that it runs; times mean nothing"
+    )
     if "--smoke" in sys.argv:
         parser.set_defaults(**smoke)
     given = parser.parse_args()
@@ -45,7 +51,7 @@ def parsed(parser: argparse.ArgumentParser, smoke: Mapping[str, Any]) -> argpars
 
 
 def device_of(given: argparse.Namespace) -> torch.device:
-    """Where it runs; of a card no more than the budget."""
+    """Device of the benchmark; on a GPU, memory is limited to the budget."""
     if given.smoke:
         torch.set_num_threads(1)
         return torch.device("cpu")
@@ -59,7 +65,7 @@ def device_of(given: argparse.Namespace) -> torch.device:
 
 @contextmanager
 def alone(device: torch.device) -> Iterator[None]:
-    """A process group of this process."""
+    """Process group with this process as its only member."""
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(str(Path(folder) / "meeting"), 1)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
@@ -68,13 +74,13 @@ def alone(device: torch.device) -> Iterator[None]:
 
 
 def finish(device: torch.device) -> None:
-    """Wait for the card."""
+    """Wait until the GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peaks(device: torch.device) -> dict[str, int | None]:
-    """The most bytes of tensors, and the most that the allocator had of the card for them."""
+    """Peak bytes of tensors, and peak bytes that the allocator reserved."""
     if device.type != "cuda":
         return {"peak_bytes": None, "reserved_bytes": None}
     return {
@@ -84,10 +90,13 @@ def peaks(device: torch.device) -> dict[str, int | None]:
 
 
 def contest(script: str, names: Sequence[str], within_s: float) -> list[dict[str, Any]]:
-    """Run each contestant in a process of its own, one after the other; a row says what it found or why it failed.
+    """Run each contestant in its own process, one after the other.
 
     Arguments:
-        within_s: seconds for all of them; a contestant that has none left fails, and the others keep their rows.
+        within_s: seconds for all of them. A contestant fails if no time is left; the others keep their rows.
+
+    Returns:
+        One row per contestant, with its figures or the reason of its failure.
     """
     found: list[dict[str, Any]] = []
     end_s = time.monotonic() + within_s
@@ -118,14 +127,16 @@ def contest(script: str, names: Sequence[str], within_s: float) -> list[dict[str
 
 
 def environment() -> dict[str, str]:
-    """The environment of a contestant: this checkout comes first."""
+    """Environment of a contestant, with this checkout first on the path."""
     root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
 
 
 def traced(run: Any, device: torch.device) -> dict[str, float | None]:
-    """Of one step what the profiler saw: bytes that the card copied from and to the host, seconds of these copies, and the share of
-    them beside which a kernel ran. Nothing of a CPU."""
+    """Run one step, and return figures of its copies from and to the host, as the profiler records them.
+
+    The figures are bytes, seconds, and the share of the seconds during which a kernel ran. On a CPU all are None.
+    """
     if device.type != "cuda":
         run()
         return dict.fromkeys(("copied_bytes", "copy_s", "hidden"))
@@ -140,7 +151,10 @@ def traced(run: Any, device: torch.device) -> dict[str, float | None]:
 
 
 def copies_in(events: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-    """See `traced`, of a Chrome trace's events: microseconds; categories gpu_memcpy and kernel."""
+    """Figures of `traced` from the events of a Chrome trace.
+
+    Times are microseconds; the categories are gpu_memcpy and kernel.
+    """
     copies, kernels, copied = list[Interval](), list[Interval](), 0.0
     for event in events:
         span = float(event.get("ts", 0.0)), float(event.get("ts", 0.0)) + float(event.get("dur", 0.0))
@@ -154,7 +168,7 @@ def copies_in(events: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def hidden(copies: Sequence[Interval], works: Sequence[Interval]) -> float | None:
-    """The share of the time of copies beside which something was computed; None without copies."""
+    """Share of the copies' time during which something was computed; None without copies."""
     busy, whole, beside = _joined(works), 0.0, 0.0
     for start, stop in copies:
         whole += stop - start
@@ -173,7 +187,11 @@ def _joined(spans: Sequence[Interval]) -> list[Interval]:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, float, str]]) -> str:
-    """Markdown of rows: for each column its key, by what it is divided, and its format."""
+    """Markdown table of rows.
+
+    Arguments:
+        columns: for each heading, the key of the value, its divisor, and its format.
+    """
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for row in rows:
         cells = [
@@ -186,7 +204,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, fl
 
 
 def show(name: str, given: argparse.Namespace, rows: list[dict[str, Any]], text: str) -> None:
-    """Print a table, and write it with the figures that it was made of, if asked to."""
+    """Print a table, and write it with its figures to a file on request."""
     card = "a CPU, --smoke: no figure of these says anything" if given.smoke else torch.cuda.get_device_name(0)
     print(f"{name} on {card}, torch {torch.__version__}\n\n{text}")
     arguments = {key: value for key, value in vars(given).items() if key != "result"}

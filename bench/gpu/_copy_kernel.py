@@ -1,9 +1,12 @@
-"""A copy kernel with a chosen number of thread blocks. Importing it needs Triton, which a CUDA build of torch brings along."""
+"""Copy kernel with a chosen number of thread blocks.
+
+Importing it needs Triton, which CUDA builds of torch include.
+"""
 
 import triton
 import triton.language as tl
 
-BLOCK = 4096  # elements that one thread block moves at a time
+BLOCK = 4096  # elements that one thread block copies at a time
 
 
 @triton.jit

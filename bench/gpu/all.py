@@ -1,13 +1,14 @@
-"""Run every GPU test and every GPU bench on one card, and write one results file.
+"""Run every GPU test and every GPU benchmark on one GPU, and write one results file.
 
-    python bench/gpu/all.py                        # all pieces, on this machine's card
+    python bench/gpu/all.py                        # all pieces, on this machine's GPU
     python bench/gpu/all.py --list                 # names of the pieces and their commands
     python bench/gpu/all.py --only swaps waves     # some pieces: their rows of the results file are replaced
     python bench/gpu/all.py --wheels wheels        # no network: install missing packages from this folder first
-    python bench/gpu/all.py --smoke                # tiny sizes on a CPU: whether everything runs, not how fast
+    python bench/gpu/all.py --smoke                # tiny sizes on a CPU, to test that everything runs
 
-Each piece is a process of its own and is killed after 9 minutes. A piece that fails is recorded and the next one starts. The results
-file is replaced after every piece, so an interrupted run keeps what it has. Exit status: 0 all passed, 1 a piece failed, 2 nothing ran.
+Each piece is a separate process and is killed after 9 minutes. If a piece fails, the failure is recorded and the next
+piece starts. The results file is replaced after every piece, so an interrupted run keeps its results. The exit status
+is 0 if all passed, 1 if a piece failed, and 2 if nothing ran.
 """
 
 import argparse
@@ -31,18 +32,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 540.0
-TAIL_CHARACTERS = 4000  # of a piece's output that the results file keeps
+TAIL_CHARACTERS = 4000  # last part of a piece's output that the results file keeps
 FORMAT = "hocket-gpu-results-1"
-UNUSED = {"mypy", "ruff", "pytest-xdist", "import-linter", "hatchling"}  # by tests and benches of a card
+# packages that GPU tests and benchmarks do not use
+UNUSED = {"mypy", "ruff", "pytest-xdist", "import-linter", "hatchling"}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One test run or bench.
+    """One test run or benchmark.
 
     Attributes:
+        shows: description of the piece.
         script: file under bench/gpu; empty for the tests.
-        arguments: of a run on a card; a smoke run replaces them by --smoke.
+        arguments: arguments on a GPU; a smoke run replaces them by --smoke.
     """
 
     name: str
@@ -51,7 +54,7 @@ class Piece:
     arguments: tuple[str, ...] = ()
 
     def command(self, smoke: bool, result: Path) -> list[str]:
-        """The command of this piece; it writes its figures to `result`."""
+        """Command of this piece, which writes its figures to `result`."""
         if not self.script:
             card = ["--card", "cpu"] if smoke else []
             return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *card, f"--junitxml={result}", "tests"]
@@ -71,14 +74,14 @@ PIECES = (
         "bench_offload.py",
         ("--budget", "10", "--layers", "16", "--steps", "3"),
     ),
-    Piece("waves", "two waves against one, with the memory of either", "bench_waves_gpu.py"),
-    Piece("background", "a second training process beside the first", "bench_sharing.py"),
-    Piece("ctas", "computation beside copies by a fixed number of thread blocks", "bench_ctas.py"),
+    Piece("waves", "throughput and memory of two waves and of one wave", "bench_waves_gpu.py"),
+    Piece("background", "two training jobs at the same time", "bench_sharing.py"),
+    Piece("ctas", "computation during copies by a fixed number of thread blocks", "bench_ctas.py"),
 )
 
 
 def main() -> int:
-    """Run the chosen pieces. Returns the exit status."""
+    """Run the chosen pieces, and return the exit status."""
     given = parsed()
     if given.list:
         for piece in PIECES:
@@ -109,21 +112,25 @@ def main() -> int:
 
 
 def parsed() -> argparse.Namespace:
-    """The arguments."""
+    """Parse the arguments."""
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     names = [piece.name for piece in PIECES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"pieces to run: {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="print the pieces and their commands, run nothing")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU")
-    parser.add_argument("--wheels", type=Path, metavar="DIR", help="folder of wheels to install missing packages from")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="results file, by default named as the card")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds after which a piece is killed")
+    parser.add_argument("--smoke", action="store_true", help="use tiny sizes on a CPU")
+    parser.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="install missing packages from this folder of wheels"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="results file; by default named after the GPU"
+    )
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="kill a piece after this many seconds")
     return parser.parse_args()
 
 
 def environment_of(wheels: Path | None) -> dict[str, str]:
-    """The environment of every piece, with packages from `wheels` where this Python lacks some.
+    """Environment of every piece, with packages from `wheels` if this Python lacks some.
 
     Raises:
         SystemExit: packages are missing and there is no folder of wheels, or it lacks them.
@@ -153,7 +160,7 @@ def environment_of(wheels: Path | None) -> dict[str, str]:
 
 
 def missing_packages() -> list[str]:
-    """Packages that Hocket and its tests need and this Python lacks, by name."""
+    """Names of the packages that Hocket and its tests need and this Python lacks."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     names = [re.split(r"[<>=\[]", line)[0] for line in lines]
@@ -162,7 +169,7 @@ def missing_packages() -> list[str]:
 
 
 def facts_of(environment: dict[str, str]) -> dict[str, Any]:
-    """Card, versions and driver, as a process of their own sees them: this one keeps no memory of the card."""
+    """GPU, versions and driver, as seen by another process, so that this one uses no GPU memory."""
     script = (
         "import json, torch; c = torch.cuda.is_available(); "
         "print(json.dumps({'device': torch.cuda.get_device_name(0) if c else None, 'devices': torch.cuda.device_count(), "
@@ -176,14 +183,14 @@ def facts_of(environment: dict[str, str]) -> dict[str, Any]:
 
 
 def default_path(device: str, smoke: bool) -> Path:
-    """Where results of a card are kept; those of a smoke run go to the ignored folder `build`."""
+    """Default results file of a GPU; a smoke run writes to the ignored folder `build`."""
     if smoke:
         return ROOT / "build" / "gpu-smoke.json"
     return HERE / "results" / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
 
 
 def previous(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Earlier results of the same machine to add to, or none."""
+    """Earlier results of the same machine; empty results if there are none."""
     fresh: dict[str, Any] = {"format": FORMAT, "machine": facts, "pieces": {}}
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(path.read_text())
@@ -193,7 +200,7 @@ def previous(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Replace the results file as a whole."""
+    """Replace the results file atomically."""
     part = path.with_suffix(".part")
     with part.open("w") as file:
         file.write(json.dumps(found, indent=1) + "\n")
@@ -203,7 +210,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def run(piece: Piece, smoke: bool, environment: dict[str, str], limit_s: float) -> dict[str, Any]:
-    """Run one piece to its end or its limit, with all processes that it starts."""
+    """Run one piece until it ends or reaches its time limit; then kill all its processes."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder) / "result", Path(folder) / "log"
         command = piece.command(smoke, result)
@@ -234,7 +241,7 @@ def run(piece: Piece, smoke: bool, environment: dict[str, str], limit_s: float) 
 
 
 def read_figures(path: Path, piece: Piece) -> dict[str, Any] | None:
-    """Figures of a bench, or counts and failures of the tests; None where the piece wrote none."""
+    """Figures of a benchmark, or counts and failures of the tests; None if the piece wrote none."""
     try:
         text = path.read_text()
         return dict(json.loads(text)) if piece.script else counts(ET.fromstring(text))
@@ -243,7 +250,7 @@ def read_figures(path: Path, piece: Piece) -> dict[str, Any] | None:
 
 
 def counts(root: ET.Element) -> dict[str, Any] | None:
-    """Numbers of tests passed, failed and skipped, and the first line of each failure; None where no test ran."""
+    """Numbers of passed, failed and skipped tests, and the first line of each failure; None if no test ran."""
     passed, skipped, failed = 0, 0, dict[str, str]()
     for case in root.iter("testcase"):
         bad = [child for child in case if child.tag in ("failure", "error")]

@@ -1,16 +1,16 @@
-"""Compiled stages beside eager ones, and beside torch.compile of the whole model, for a GPT.
+"""Compiled stages compared with eager stages and with torch.compile of the whole model, for a GPT.
 
     python bench/gpu/bench_compile.py
     python bench/gpu/bench_compile.py --smoke
 
-Contestants, each in a process of its own with the same weights, samples, microbatches and Adam:
+Each contestant runs in its own process, with the same weights, samples, microbatches and Adam:
 
     plain            a PyTorch loop, eager
     plain compiled   the same with torch.compile(model)
     hocket           the strategy data_parallel on one device, eager
     hocket compiled  the same with `compile: inductor` in the plan
 
-The first step holds what compiling takes ("first step s").
+The first step includes compilation ("first step s").
 """
 
 import argparse
@@ -31,10 +31,10 @@ WAYS = ("plain", "plain compiled", "hocket", "hocket compiled")
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     model_arguments(parser)
-    parser.add_argument("--backend", default="inductor", help="of torch.compile")
+    parser.add_argument("--backend", default="inductor", help="backend of torch.compile")
     given = card.parsed(parser, {**SMOKE, "backend": "aot_eager"})
     if given.only:
         print(json.dumps(trained(given, given.only)))
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def trained(given: argparse.Namespace, way: str) -> dict[str, Any]:
-    """Train as one contestant does."""
+    """Train one contestant."""
     device, job = card.device_of(given), job_of(given)
     if way.startswith("plain"):
         model = torch.compile(job.model, backend=given.backend) if way.endswith("compiled") else job.model

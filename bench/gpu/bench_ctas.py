@@ -1,13 +1,15 @@
-"""Computation beside copies that hold a fixed number of thread blocks of a card, as NCCL's collectives do.
+"""Computation during copies that occupy a fixed number of thread blocks, like NCCL's collectives.
 
     python bench/gpu/bench_ctas.py
     python bench/gpu/bench_ctas.py --smoke
 
-An all-reduce needs two cards. What it takes from computation on one card are the thread blocks (CTAs) that its kernel holds and the
-memory bandwidth that it uses, which a copy kernel of so many blocks takes as well. For each number of blocks: the copy's rate alone,
-and the shares of their rates alone that a matrix product and the copy keep side by side. With two cards or more, `hocket measure-overlap`
-measures the collectives themselves, and the row "NCCL" times an all-reduce of one process, which only shows that groups with a number
-of CTAs can be made.
+An all-reduce needs two GPUs. But its effect on computation comes from the thread blocks (CTAs) that its kernel occupies
+and from the memory bandwidth that it uses. A copy kernel with as many blocks has the same effect on one GPU. For each
+number of blocks the table has the copy's rate alone. It also has the shares of their own rates that a matrix product
+and the copy keep when they run at the same time.
+
+With two or more GPUs, `hocket measure-overlap` measures the collectives themselves. The row "NCCL" times an all-reduce
+of one process, which only shows that groups with a fixed number of CTAs can be created.
 """
 
 import argparse
@@ -26,9 +28,9 @@ SMOKE = {"mib": 1, "width": 64, "rounds": 3, "ctas": "1,2"}
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=256, help="MiB of one copy")
+    parser.add_argument("--mib", type=int, default=256, help="size of one copy in MiB")
     parser.add_argument("--width", type=int, default=8192, help="rows and columns of the matrices")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--ctas", default="1,2,4,8,16,32", help="numbers of thread blocks")
@@ -59,7 +61,7 @@ def main() -> None:
 
 
 def copy_of(source: torch.Tensor, target: torch.Tensor, ctas: int) -> Callable[[], object]:
-    """A copy by one kernel of so many thread blocks; a plain copy on a CPU."""
+    """Copy by one kernel with `ctas` thread blocks; on a CPU, a plain copy."""
     if source.device.type != "cuda":
         return lambda: target.copy_(source)
     from _copy_kernel import BLOCK, copy
@@ -68,7 +70,7 @@ def copy_of(source: torch.Tensor, target: torch.Tensor, ctas: int) -> Callable[[
 
 
 def nccl_rows(given: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
-    """Seconds of an all-reduce by process groups with each number of CTAs; no row on a CPU."""
+    """Seconds of an all-reduce in process groups with each number of CTAs; no rows on a CPU."""
     if device.type != "cuda":
         return []
     import torch.distributed as dist

@@ -1,17 +1,17 @@
-"""Strategies that run on one device, beside a plain PyTorch loop, for a GPT: samples/s, memory and loss.
+"""Strategies that run on one device compared with a plain PyTorch loop, for a GPT: samples/s, memory and loss.
 
     python bench/gpu/bench_engines.py
     python bench/gpu/bench_engines.py --smoke
 
-Contestants, each in a process of its own with the same weights, samples, microbatches and Adam:
+Each contestant runs in its own process, with the same weights, samples, microbatches and Adam:
 
-    plain            forward, backward, optimizer.step(): gradients of the microbatches are added up by autograd
+    plain            forward, backward, optimizer.step(): autograd adds up the gradients of the microbatches
     data_parallel    the whole model as one stage
     stages           the same cut into four stages, one after the other on the same device
-    recomputed       four stages that keep their inputs only
-    two waves        two replicas of the model, half a cycle apart (other updates: weights are averaged)
+    recomputed       four stages that keep only their inputs
+    two waves        two replicas of the model, half a cycle apart (different updates: weights are averaged)
 
-The ratio to `plain` is what the engine costs. Losses of all but `two waves` agree to rounding.
+The ratio to `plain` shows the overhead of the engine. All losses except those of `two waves` agree up to rounding.
 """
 
 import argparse
@@ -47,7 +47,7 @@ STAGES = 4
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     model_arguments(parser)
     given = card.parsed(parser, SMOKE)
@@ -69,18 +69,18 @@ def main() -> None:
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Sizes of the GPT and of a step."""
+    """Add options for the sizes of the GPT and of a step."""
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--seq", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=32, help="samples of a step")
+    parser.add_argument("--batch", type=int, default=32, help="samples per step")
     parser.add_argument("--microbatch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=10, help="that are timed, after three")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, after three warm-up steps")
 
 
 def job_of(given: argparse.Namespace) -> Job:
-    """The same weights and data for everybody."""
+    """Job with the same weights and data for all contestants."""
     torch.set_float32_matmul_precision("high")
     options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq}
     optimizer = partial(torch.optim.Adam, lr=1e-4)
@@ -90,12 +90,12 @@ def job_of(given: argparse.Namespace) -> Job:
 
 
 def cluster_of(given: argparse.Namespace) -> Cluster:
-    """One device."""
+    """Cluster of one device."""
     return Cluster("card", (Level("card", 1, 1e9),), "cpu-core" if given.smoke else "h100", sender_copies=True)
 
 
 def plan_of(given: argparse.Namespace, captured: Captured, way: str, compile: str = "") -> Plan:
-    """The plan of one contestant.
+    """Plan of one contestant.
 
     Raises:
         KeyError: there is no such contestant.
@@ -116,23 +116,23 @@ def plan_of(given: argparse.Namespace, captured: Captured, way: str, compile: st
 
 
 class Losses(Unobserved):
-    """Losses of the microbatches since the last look."""
+    """Observer that collects the losses of microbatches."""
 
     def __init__(self) -> None:
         self.found: list[tuple[float, int]] = []
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """Note one."""
+        """Add the loss of one microbatch."""
         self.found.append((value, samples))
 
     def mean(self) -> float:
-        """Mean over samples; what was noted is forgotten."""
+        """Return the mean over samples, and forget the collected losses."""
         found, self.found = self.found, []
         return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
 
 
 def trained(given: argparse.Namespace, way: str) -> dict[str, Any]:
-    """Train as one contestant does."""
+    """Train one contestant."""
     device, job = card.device_of(given), job_of(given)
     if way == "plain":
         return timed(given, device, plain_step(given, job, job.model, device))
@@ -147,7 +147,7 @@ def trained(given: argparse.Namespace, way: str) -> dict[str, Any]:
 def worker_step(
     given: argparse.Namespace, captured: Captured, plan: Plan, device: torch.device
 ) -> tuple[Worker, Callable[[int], float]]:
-    """A worker of the plan, and a function that trains one step by its number and returns its mean loss."""
+    """Worker of a plan, and a function that trains the step with a given number and returns its mean loss."""
     heard = Losses()
     worker = Worker(Executable(captured, plan.layout(captured), plan.compile(captured), device), observer=heard)
 
@@ -159,7 +159,7 @@ def worker_step(
 
 
 def plain_step(given: argparse.Namespace, job: Job, model: Any, device: torch.device) -> Callable[[int], float]:
-    """A function that trains one step of a plain PyTorch loop and returns its mean loss.
+    """Function that trains one step of a plain PyTorch loop and returns its mean loss.
 
     Arguments:
         model: the job's model, or a compiled one that shares its weights.
@@ -184,7 +184,7 @@ def plain_step(given: argparse.Namespace, job: Job, model: Any, device: torch.de
 
 
 def timed(given: argparse.Namespace, device: torch.device, step: Callable[[int], float]) -> dict[str, Any]:
-    """Median rate of the steps behind three that are not counted, memory, and the last loss."""
+    """Median rate of the steps after three warm-up steps, memory, and the last loss."""
     seconds = []
     for number in range(given.steps + 3):
         card.finish(device)

@@ -1,19 +1,22 @@
-"""A GPT whose training state is larger than what it may have of a card: hocket's swaps beside other ways to use the host's memory.
+"""Training of a GPT with more state than GPU memory: Hocket's swaps compared with other uses of host memory.
 
-    python bench/gpu/bench_offload.py                    # on a card, of which 20 GiB may be used
+    python bench/gpu/bench_offload.py                    # on a GPU, with 20 GiB of its memory
     python bench/gpu/bench_offload.py --budget 10 --layers 24 --save
-    python bench/gpu/bench_offload.py --smoke            # on a CPU: whether it runs
+    python bench/gpu/bench_offload.py --smoke            # on a CPU, to test that it runs
 
-Contestants, each in a process of its own with the same bound on the card's memory, the same weights, samples and Adam:
+Each contestant runs in its own process, with the same limit of GPU memory, the same weights, samples and Adam:
 
-    hocket 0, 1, 2   plan of the strategy harmony, packs recomputed, swap policy next_use, so many operations ahead
-    fsdp2            fully_shard of each block with CPUOffloadPolicy, blocks recomputed, Adam on the host, microbatches like hocket's
-    fsdp2 whole      the same with the batch in one piece
-    optimizer        plain PyTorch: weights and gradients on the card, gradients copied beside the backward, Adam on the host
-    deepspeed        ZeRO stage 3 with parameters and optimizer on the host, where DeepSpeed can be imported
+    hocket 0, 1, 2   strategy harmony, packs recomputed, swap policy next_use, prefetch of 0, 1 or 2 operations ahead
+    fsdp2            fully_shard of each block with CPUOffloadPolicy, blocks recomputed, Adam on the host, microbatches
+                     as in hocket
+    fsdp2 whole      the same with the whole batch in one piece
+    optimizer        plain PyTorch: weights and gradients on the GPU, gradients copied during the backward pass, Adam on
+                     the host
+    deepspeed        ZeRO stage 3 with parameters and optimizer on the host, if DeepSpeed can be imported
 
-Samples/s are medians over steps; what was copied, and the share of that time beside which a kernel ran, are what torch.profiler saw of one
-more step. In a smoke run these two are of hocket's own records, and other contestants have none.
+Samples/s are medians over steps. The copied bytes, and the share of the copies' time that kernels hide, are from
+torch.profiler for one more step. In a smoke run these two are from Hocket's own records; the other contestants have
+none.
 """
 
 import argparse
@@ -53,24 +56,26 @@ from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.util.units import show_bytes
 
 RATE = 1e-4
-STATE_BYTES = 16  # of a weight in float32: itself, its gradient, two moments
+STATE_BYTES = 16  # per weight in float32: the weight, its gradient, and two moments
 SMOKE = {"budget": 4.5e-4, "layers": 3, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 1, "steps": 2}
 Step = Callable[[int], float]
-"""Trains one step, by number; returns its mean loss, when it has been computed."""
+"""Function that trains the step with a given number, and returns its mean loss when it is computed."""
 
 
 def main() -> None:
-    """One table, with ratios to the last row of this very run."""
+    """Print the table, with ratios to the row fsdp2 of the same run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=16, help="samples of a step")
+    parser.add_argument("--batch", type=int, default=16, help="samples per step")
     parser.add_argument("--microbatch", type=int, default=2)
-    parser.add_argument("--share", type=float, default=0.8, help="of the budget that hocket's values may take")
-    parser.add_argument("--packs", type=int, default=0, help="stages of hocket's plan; 0: as many as blocks, and two")
-    parser.add_argument("--steps", type=int, default=5, help="that are timed, after two")
+    parser.add_argument("--share", type=float, default=0.8, help="share of the budget that Hocket's values may use")
+    parser.add_argument(
+        "--packs", type=int, default=0, help="stages of Hocket's plan; 0: the number of blocks plus two"
+    )
+    parser.add_argument("--steps", type=int, default=5, help="timed steps, after two warm-up steps")
     given = card.parsed(parser, SMOKE)
     state_bytes = STATE_BYTES * weights_of(given)
     if state_bytes <= given.budget * card.GIB:
@@ -101,14 +106,14 @@ def main() -> None:
 
 
 def weights_of(given: argparse.Namespace) -> int:
-    """How many numbers the model has."""
+    """Number of the model's parameters."""
     with torch.device("meta"):
         model = models.GPT(models.GPTSizes(given.layers, given.width, given.heads, given.seq), tied=False)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def job_of(given: argparse.Namespace) -> Job:
-    """The same weights and data for everybody."""
+    """Job with the same weights and data for all contestants."""
     torch.set_float32_matmul_precision("high")
     options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq, "tied": False}
     samples = given.batch * (given.steps + 4)
@@ -117,12 +122,12 @@ def job_of(given: argparse.Namespace) -> Job:
 
 
 def cluster_of(given: argparse.Namespace) -> Cluster:
-    """One device: what it is called decides nothing here."""
+    """Cluster of one device; its type has no effect here."""
     return Cluster("card", (Level("card", 1, 1e9),), "cpu-core" if given.smoke else "h100", sender_copies=True)
 
 
 def plan_of(given: argparse.Namespace, prefetch: int, job: Job) -> Plan:
-    """Packs of about equal weights, one device, all of it swapped as is needed."""
+    """Plan with packs of about equal weights on one device, with swaps."""
     cluster = cluster_of(given)
     profile = costed(sketch(job, (given.microbatch,), foreach=not given.smoke), device_type(cluster.device_type))
     packs: list[list[str]] = [[]]
@@ -140,29 +145,29 @@ def plan_of(given: argparse.Namespace, prefetch: int, job: Job) -> Plan:
 
 
 class Losses(Unobserved):
-    """The mean of a step's."""
+    """Observer that collects the losses of microbatches."""
 
     def __init__(self) -> None:
         self.found: list[tuple[float, int]] = []
 
     def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
-        """One microbatch's."""
+        """Add the loss of one microbatch."""
         self.found.append((value, samples))
 
     def mean(self) -> float:
-        """And begin anew."""
+        """Return the mean over samples, and forget the collected losses."""
         found, self.found = self.found, []
         return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
 
 
 def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
-    """Swaps by plan."""
+    """Train with Hocket's swaps."""
     device, job, heard = card.device_of(given), job_of(given), Losses()
     plan = plan_of(given, prefetch, job)
     captured = capture(job, given.microbatch)
     program = plan.compile(captured)
     with card.alone(device):
-        # Bytes of the plan are a sketch's: what the card really holds may be more, and is an error beyond the whole budget only.
+        # The plan's bytes come from a sketch. Real usage may be higher; it is an error only beyond the whole budget.
         memory = MemoryManager(0, device, given.budget * card.GIB)
         worker = Worker(
             Executable(captured, plan.layout(captured), program, device),
@@ -193,7 +198,7 @@ def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
 
 
 def measured(given: argparse.Namespace, device: torch.device, step: Step) -> dict[str, Any]:
-    """Two steps, then those that are timed, then one that is looked at."""
+    """Run two warm-up steps, the timed steps, and one profiled step."""
     losses, seconds = list[float](), list[float]()
     for number in range(given.steps + 2):
         card.finish(device)
@@ -207,7 +212,7 @@ def measured(given: argparse.Namespace, device: torch.device, step: Step) -> dic
 
 
 def batches(given: argparse.Namespace, job: Job, device: torch.device, size: int) -> Callable[[int], Iterator[Any]]:
-    """The microbatches of a step, on the device: the samples that hocket's have."""
+    """Function that yields the microbatches of a step on the device, with the same samples as in Hocket."""
     stage = PlanStage(("model",), (0,))
     plan = Plan("data_parallel", "gpt", given.batch, given.microbatch, (stage,), cluster_of(given))
     stream = Stream(job, plan.batches)
@@ -225,7 +230,7 @@ def batches(given: argparse.Namespace, job: Job, device: torch.device, size: int
 def trained(
     given: argparse.Namespace, device: torch.device, job: Job, model: nn.Module, size: int, update: Callable[[], None]
 ) -> dict[str, Any]:
-    """Gradients of all microbatches added up, then an update."""
+    """Train a PyTorch contestant: add up the gradients of all microbatches, then update."""
     of = batches(given, job, device, size)
 
     def step(number: int) -> float:
@@ -241,13 +246,13 @@ def trained(
 
 
 def recomputed(model: nn.Module) -> None:
-    """Let each block keep its input only."""
+    """Make each block keep only its input."""
     for block in model.blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def fsdp2(given: argparse.Namespace, whole: bool) -> dict[str, Any]:
-    """PyTorch's own way: everything lies on the host, blocks come when they are used, Adam works on the host."""
+    """Train with PyTorch's FSDP2: all state is on the host, blocks are loaded when used, and Adam runs on the host."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
@@ -268,8 +273,11 @@ def fsdp2(given: argparse.Namespace, whole: bool) -> dict[str, Any]:
 
 
 def optimizer_offload(given: argparse.Namespace) -> dict[str, Any]:
-    """Weights and gradients on the card; as a gradient of the last microbatch is whole it is copied, beside the backward, and Adam's step
-    on the host follows when all are there."""
+    """Train with weights and gradients on the GPU and Adam on the host.
+
+    Each gradient is copied to the host as soon as the last microbatch has completed it, during the backward pass.
+    Adam's step follows when all gradients have arrived.
+    """
     device, job = card.device_of(given), job_of(given)
     model = job.model
     pinned = device.type == "cuda"
@@ -309,13 +317,13 @@ def optimizer_offload(given: argparse.Namespace) -> dict[str, Any]:
         with torch.no_grad():
             for parameter, host in zip(model.parameters(), hosts, strict=True):
                 parameter.copy_(host, non_blocking=True)
-        card.finish(device)  # the next step changes what is copied
+        card.finish(device)  # the next step changes the copied weights
 
     return trained(given, device, job, model, given.microbatch, update)
 
 
 def deepspeed(given: argparse.Namespace) -> dict[str, Any]:
-    """ZeRO stage 3, everything on the host."""
+    """Train with DeepSpeed's ZeRO stage 3, with all state on the host."""
     import deepspeed as library
 
     device, job = card.device_of(given), job_of(given)

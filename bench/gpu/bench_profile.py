@@ -3,8 +3,9 @@
     python bench/gpu/bench_profile.py
     python bench/gpu/bench_profile.py --smoke
 
-For each microbatch size of --sizes the job is profiled on the device, the plan of one stage and the plan of four recomputed stages are
-predicted from the profile, and both are trained. "error" is the predicted over the measured iteration, less one.
+For each microbatch size in --sizes, the job is profiled on the device. Two plans are predicted from the profile and
+trained: one with one stage, and one with four recomputed stages. "error" is predicted over measured iteration time,
+minus one.
 """
 
 import argparse
@@ -34,11 +35,11 @@ FIELDS = ("strategy", "model", "batch_size", "microbatch_size", "stages")
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     model_arguments(parser)
     parser.add_argument("--sizes", default="4,8,16", help="microbatch sizes")
-    parser.add_argument("--profile-s", type=float, default=30.0, help="seconds of measuring for the profile")
+    parser.add_argument("--profile-s", type=float, default=30.0, help="measuring time of the profile, in seconds")
     given = card.parsed(parser, {**SMOKE, "sizes": "1,2", "profile_s": 1.0})
     device = card.device_of(given)
     sizes = tuple(map(int, given.sizes.split(",")))
@@ -65,7 +66,8 @@ def row_of(given: argparse.Namespace, profile: ModelProfile, way: str, device: t
     """Predict and train one plan."""
     captured = capture(job_of(given), given.microbatch)
     made = plan_of(given, captured, way)
-    like = device_type("cpu-core" if given.smoke else "h100")  # rates are the profile's: only the memory counts here
+    # rates come from the profile: only the memory matters here
+    like = device_type("cpu-core" if given.smoke else "h100")
     kind = replace(like, name=known_type(device), memory_bytes=given.budget * card.GIB)
     cluster = Cluster("card", (Level("card", 1, 1e9),), kind.name, types=(kind,))
     plan = Plan(*(getattr(made, name) for name in FIELDS), cluster, made.options)

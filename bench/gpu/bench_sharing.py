@@ -1,15 +1,16 @@
-"""A second training job beside the first on one card: what each keeps of its rate alone.
+"""Two training jobs at the same time on one GPU: the share of its own rate that each keeps.
 
     python bench/gpu/bench_sharing.py
     python bench/gpu/bench_sharing.py --smoke
 
-The foreground trains a GPT with small microbatches, which leave the card idle at times; the background trains one with large ones.
+The foreground job trains a GPT with small microbatches, which leave the GPU idle at times. The background job trains
+one with large microbatches.
 
-    two processes       each job in a process of its own: the driver gives the card to one after the other
-    stream priorities   both in one process, in threads; the foreground's stream has the high priority
+    two processes       one process per job: the driver gives the GPU to one after the other
+    stream priorities   both jobs in threads of one process; the foreground's stream has high priority
 
-Each job trains for --seconds beside the other; rates count whole steps inside that time. "sum" adds both shares: above 100 % the two
-jobs together do more than either alone.
+The jobs train at the same time for --seconds; rates count whole steps in that time. "sum" adds both shares: above 100
+%, the two jobs together do more work than either alone.
 """
 
 import argparse
@@ -30,18 +31,21 @@ import _card as card
 from bench_engines import SMOKE, job_of, model_arguments, plain_step
 
 ROLES = {"foreground": 1, "background": 0}
-"""1 for a role with a high-priority CUDA stream, else 0."""
-READY_S = 120.0  # until both jobs are ready
+"""1 for a role with a high-priority CUDA stream, otherwise 0."""
+READY_S = 120.0  # longest wait until both jobs are ready
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     model_arguments(parser)
     parser.add_argument(
-        "--foreground-microbatch", type=int, default=1, help="samples; --microbatch is the background's"
+        "--foreground-microbatch",
+        type=int,
+        default=1,
+        help="microbatch of the foreground job; --microbatch is for the background job",
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of training, for each measurement")
+    parser.add_argument("--seconds", type=float, default=20.0, help="training time of each measurement")
     parser.add_argument("--meet", type=Path, help=argparse.SUPPRESS)
     given = card.parsed(parser, {**SMOKE, "foreground_microbatch": 1, "seconds": 0.5})
     if given.only:
@@ -64,7 +68,7 @@ def main() -> None:
 
 
 def processes(given: argparse.Namespace, roles: list[str]) -> dict[str, float]:
-    """Samples/s of jobs that train at the same time, each in its process.
+    """Samples/s of jobs that train at the same time, each in its own process.
 
     Raises:
         SystemExit: a job failed.
@@ -90,7 +94,7 @@ def processes(given: argparse.Namespace, roles: list[str]) -> dict[str, float]:
 
 
 def meet(folder: Path, count: int, started: dict[str, Any]) -> None:
-    """Let jobs begin when all are ready, or one has ended."""
+    """Start the jobs when all are ready, or when one has ended."""
     end_s = time.monotonic() + READY_S
     while len(list(folder.glob("*.ready"))) < count and time.monotonic() < end_s:
         if any(process.poll() is not None for process in started.values()):
@@ -100,7 +104,7 @@ def meet(folder: Path, count: int, started: dict[str, Any]) -> None:
 
 
 def process_rate(given: argparse.Namespace, role: str) -> float:
-    """Samples/s of this process's job, from when all are ready."""
+    """Samples/s of this process's job, from the moment when all are ready."""
     device = card.device_of(given)
     step = step_of(given, role, device)
     if given.meet:
@@ -111,7 +115,7 @@ def process_rate(given: argparse.Namespace, role: str) -> float:
 
 
 def step_of(given: argparse.Namespace, role: str, device: torch.device) -> Callable[[int], float]:
-    """A step of a job, after two that are not counted."""
+    """Step function of a job, after two warm-up steps."""
     size = given.foreground_microbatch if role == "foreground" else given.microbatch
     own = argparse.Namespace(**{**vars(given), "microbatch": size})
     job = job_of(own)
@@ -122,7 +126,7 @@ def step_of(given: argparse.Namespace, role: str, device: torch.device) -> Calla
 
 
 def rate(given: argparse.Namespace, step: Callable[[int], float], device: torch.device) -> float:
-    """Samples/s of the steps that end within the time; a step's loss waits for the stream."""
+    """Samples/s of the steps that end within the time; reading a step's loss waits for the stream."""
     count, start_s, end_s = 0, time.perf_counter(), 0.0
     while end_s - start_s < given.seconds:
         step(count)
@@ -131,7 +135,7 @@ def rate(given: argparse.Namespace, step: Callable[[int], float], device: torch.
 
 
 def threads(given: argparse.Namespace) -> dict[str, float]:
-    """Samples/s of both jobs in threads of this process, in streams of unlike priority."""
+    """Samples/s of both jobs in threads of this process, in streams with different priorities."""
     device = card.device_of(given)
     steps = {role: step_of(given, role, device) for role in ROLES}
     found: dict[str, float] = {}

@@ -1,11 +1,11 @@
-"""Copy and matrix-product rates of a card, alone and side by side in streams.
+"""Copy and matrix-product rates of a GPU, alone and at the same time in different streams.
 
     python bench/gpu/bench_streams.py
     python bench/gpu/bench_streams.py --smoke
 
-These rates are the floor under every other figure: a swap cannot be shorter than its bytes over the copy rate, and a layer not
-shorter than its operations over the rate of matrix products. Each row is a median over --rounds. "beside" runs both in streams of
-their own and says which share of its rate alone each one keeps.
+These rates bound all other figures. A swap takes at least its bytes over the copy rate. A layer takes at least its
+operations over the rate of matrix products. Each row is a median over --rounds. Rows with "beside" run a copy and a
+product in two streams, and show the share of its own rate that each keeps.
 """
 
 import argparse
@@ -26,9 +26,9 @@ Work = Callable[[], object]
 
 
 def main() -> None:
-    """One table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=512, help="MiB of one copy")
+    parser.add_argument("--mib", type=int, default=512, help="size of one copy in MiB")
     parser.add_argument("--width", type=int, default=8192, help="rows and columns of the matrices")
     parser.add_argument("--rounds", type=int, default=15)
     given = card.parsed(parser, SMOKE)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def copies_of(given: argparse.Namespace, device: torch.device) -> dict[str, tuple[Work, float]]:
-    """Copies by name: the call and its bytes (of a copy on the card, read and written)."""
+    """Copies by name: the call and its bytes; a copy on the GPU counts bytes read and bytes written."""
     count = given.mib * 2**18
     ours, other = torch.zeros(count, device=device), torch.zeros(count, device=device)
     paged = torch.zeros(count)
@@ -79,7 +79,7 @@ def products_of(given: argparse.Namespace, device: torch.device) -> dict[str, tu
 
 
 def seconds_of(work: Work, rounds: int, device: torch.device) -> float:
-    """Median seconds of one call, after one that is not counted."""
+    """Median seconds of one call, after one warm-up call."""
     found = []
     for _ in range(rounds + 1):
         card.finish(device)
@@ -93,17 +93,17 @@ def seconds_of(work: Work, rounds: int, device: torch.device) -> float:
 def rate_row(
     name: str, work: Work, amount: float, unit: str, given: argparse.Namespace, device: torch.device
 ) -> dict[str, Any]:
-    """The rate of one kind of work alone."""
+    """Rate of one kind of work alone."""
     return {"name": f"{name}, {unit}", "rate": amount / seconds_of(work, given.rounds, device)}
 
 
 def beside_row(
     name: str, copy: tuple[Work, float], product: tuple[Work, float], given: argparse.Namespace, device: torch.device
 ) -> dict[str, Any]:
-    """Shares of its rate alone that each of two kinds of work keeps beside the other.
+    """Shares of their own rates that two kinds of work keep at the same time.
 
-    Both are repeated to last equally long alone, so that neither runs alone at the end: with seconds A alone, and the end of its last
-    call after T, work keeps A / T.
+    Both are repeated so that they last equally long alone; so neither runs alone at the end. If work lasts A seconds
+    alone and its last call ends after T seconds, it keeps A / T.
     """
     alone_s = [seconds_of(work, given.rounds, device) for work, _ in (copy, product)]
     whole_s = 4 * max(alone_s)
@@ -114,7 +114,7 @@ def beside_row(
 
 
 def side_by_side(works: Mapping[str, Work], counts: list[int], device: torch.device) -> dict[str, float]:
-    """Seconds from the common start to the end of each kind of work, each in its stream."""
+    """Seconds from the common start to the end of each kind of work, each in its own stream."""
     card.finish(device)
     if device.type != "cuda":
         found = {}

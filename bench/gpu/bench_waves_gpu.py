@@ -1,18 +1,18 @@
-"""Two waves on a card beside one, and beside a batch twice as large whose activations are recomputed: a GPT and a ResNet.
+"""Two waves on one GPU compared with one wave, and with a recomputed batch of twice the size: a GPT and a ResNet.
 
-    python bench/gpu/bench_waves_gpu.py                     # on a card, of which 20 GiB may be used
+    python bench/gpu/bench_waves_gpu.py                     # on a GPU, with 20 GiB of its memory
     python bench/gpu/bench_waves_gpu.py --budget 76 --sizes 8,16,32,64,128 --save
-    python bench/gpu/bench_waves_gpu.py --smoke             # on a CPU: whether it runs
+    python bench/gpu/bench_waves_gpu.py --smoke             # on a CPU, to test that it runs
 
-Contestants, each in a process of its own with the same bound on the card's memory, all trained by hocket:
+Hocket trains all contestants, each in its own process with the same limit of GPU memory:
 
-    one wave      the strategy data_parallel on one device, microbatches of n
-    twice         the same, gradients of two microbatches of n added up before the step
-    two waves     the strategy tick_tock, n samples in each wave
-    recomputed    a microbatch of 2 n, packs of layers that keep their inputs only
+    one wave      strategy data_parallel on one device, microbatches of n
+    twice         the same, with gradients of two microbatches of n added up before the step
+    two waves     strategy tick_tock, n samples in each wave
+    recomputed    a microbatch of 2 n, in packs of layers that keep only their inputs
 
-For every n of --sizes that fits, samples/s and memory; a contestant's best is what it does with the memory that it may have. Seconds are
-those of a long run less those of a short one, so that filling and emptying are left out.
+The table has samples/s and memory for every n in --sizes that fits. The best row of a contestant shows its use of the
+memory limit. Seconds are those of a long run minus those of a short run, so that filling and draining are left out.
 """
 
 import argparse
@@ -50,25 +50,27 @@ SMOKE = {
     "image": 32,
     "periods": 2,
 }
-SHORT = 2  # periods of the run whose seconds are taken off
+SHORT = 2  # periods of the short run, whose seconds are subtracted
 WAYS = ("one wave", "twice", "two waves", "recomputed")
 
 
 def main() -> None:
-    """A table for each job, with ratios to the best of one wave in this very run."""
+    """Print a table for each job, with ratios to the best of one wave in the same run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", default="gpt,resnet")
     parser.add_argument(
-        "--sizes", default="2,4,8,16,32,64", help="samples of a microbatch, ascending, until one does not fit"
+        "--sizes",
+        default="2,4,8,16,32,64",
+        help="samples per microbatch, ascending; the run ends at the first size that does not fit",
     )
-    parser.add_argument("--layers", type=int, default=12, help="of the GPT")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the GPT")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--depth", type=int, default=50, help="of the ResNet")
+    parser.add_argument("--depth", type=int, default=50, help="depth of the ResNet")
     parser.add_argument("--image", type=int, default=224)
-    parser.add_argument("--packs", type=int, default=8, help="of layers, where activations are recomputed")
-    parser.add_argument("--periods", type=int, default=12, help="that are timed")
+    parser.add_argument("--packs", type=int, default=8, help="packs of layers with recomputed activations")
+    parser.add_argument("--periods", type=int, default=12, help="timed periods")
     given = card.parsed(parser, SMOKE)
     if given.only:
         name, _, way = given.only.partition(": ")
@@ -82,14 +84,14 @@ def main() -> None:
 
 
 def spread(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each size."""
+    """One row per size."""
     if "failed" in row:
         return [row]
     return [{**one, "name": f"{row['name']}, {one['size']}"} for one in row["sizes"]]
 
 
 def text_of(rows: list[dict[str, Any]]) -> str:
-    """A job's table, and what each way does at its best."""
+    """Table of a job, and the best row of each contestant."""
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
         way = row["name"].partition(": ")[2].partition(",")[0]
@@ -110,7 +112,7 @@ def text_of(rows: list[dict[str, Any]]) -> str:
 
 
 def job_of(given: argparse.Namespace, name: str, batch: int) -> Job:
-    """The same weights and data for everybody."""
+    """Job with the same weights and data for all contestants."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     options: dict[str, Any] = {"depth": given.depth, "image": given.image}
@@ -123,7 +125,7 @@ def job_of(given: argparse.Namespace, name: str, batch: int) -> Job:
 
 
 def plan_of(given: argparse.Namespace, captured: Captured, name: str, way: str, size: int) -> Plan:
-    """A way to train with microbatches of one size, on one device."""
+    """Plan of a contestant for microbatches of one size, on one device."""
     names = [layer.name for layer in captured.layers]
     cluster = Cluster("card", (Level("card", 1, 1e9),), "cpu-core" if given.smoke else "h100", sender_copies=True)
     whole = PlanStage(tuple(names), (0,))
@@ -139,7 +141,7 @@ def plan_of(given: argparse.Namespace, captured: Captured, name: str, way: str, 
 
 
 def sizes_of(given: argparse.Namespace, name: str, way: str) -> dict[str, Any]:
-    """What a way does with each size, until one does not fit."""
+    """Rows of a contestant for ascending sizes, until one does not fit."""
     device, rows = card.device_of(given), list[dict[str, Any]]()
     with card.alone(device):
         for size in map(int, given.sizes.split(",")):
@@ -157,7 +159,7 @@ def sizes_of(given: argparse.Namespace, name: str, way: str) -> dict[str, Any]:
 
 
 def trained(given: argparse.Namespace, device: torch.device, name: str, way: str, size: int) -> dict[str, Any]:
-    """Samples/s and memory of one size."""
+    """Samples/s and memory for one size."""
     job = job_of(given, name, (1 if way == "one wave" else 2) * size)
     captured = capture(job, 2 * size if way == "recomputed" else size)
     plan = plan_of(given, captured, name, way, size)
@@ -169,7 +171,7 @@ def trained(given: argparse.Namespace, device: torch.device, name: str, way: str
     short, long = seconds(SHORT), seconds(SHORT + given.periods)
     rate = (
         plan.batch_size * given.periods / (long - short) if long > short else None
-    )  # a busy machine, and too few periods
+    )  # None on a busy machine with too few periods
     found = {"samples_per_s": rate, **card.peaks(device)}
     if device.type == "cpu":
         found["peak_bytes"] = worker.peak_memory_bytes
@@ -178,7 +180,7 @@ def trained(given: argparse.Namespace, device: torch.device, name: str, way: str
 
 
 def timed(worker: Worker, device: torch.device, periods: int) -> float:
-    """Seconds of so many periods, filled and emptied."""
+    """Seconds of a run with `periods` periods, including filling and draining."""
     card.finish(device)
     began = time.perf_counter()
     worker.run(periods, worker.position)

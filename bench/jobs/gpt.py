@@ -1,4 +1,4 @@
-"""The GPT of the pipelining comparison: 6 blocks of 192, batches of 32 sequences of 128 bytes, momentum SGD."""
+"""GPT of the pipelining comparison: 6 blocks of width 192, batches of 32 sequences of 128 bytes, momentum SGD."""
 
 import torch
 
@@ -10,7 +10,7 @@ N_LAYER, D_MODEL, SEQ, BATCH_SIZE = 6, 192, 128, 32
 
 
 def make_model() -> GPT:
-    """The same weights in every process and on both sides of the comparison."""
+    """Model with the same weights in every process and on both sides of the comparison."""
     torch.manual_seed(0)
     return GPT(GPTSizes(n_layer=N_LAYER, d_model=D_MODEL, n_head=4, seq=SEQ, vocab=VOCAB), tied=False)
 
@@ -21,5 +21,5 @@ def make_optimizer(parameters: object) -> torch.optim.Optimizer:
 
 
 def make_job() -> Job:
-    """The job as Hocket sees it."""
+    """Hocket job of the model."""
     return Job(make_model(), language_loss, Text(SEQ), make_optimizer, BATCH_SIZE, name="gpt-bench")

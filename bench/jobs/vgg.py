@@ -1,4 +1,4 @@
-"""A VGG-style network for the slow-link comparison: convolutions with little weight, then a few heavy linear layers."""
+"""VGG-style network for the slow-link comparison: convolutions with few weights, then a few heavy linear layers."""
 
 import torch
 from torch import nn
@@ -10,7 +10,10 @@ BATCH_SIZE, IMAGE, CLASSES = 32, 32, 10
 
 
 def make_model() -> nn.Module:
-    """About 0.3 million weights in convolutions, 9 million in linear layers, as VGG-16 in kind (section 2.5.2)."""
+    """Model with about 0.3 million weights in convolutions and 9 million in linear layers.
+
+    VGG-16 has the same kind of shape (section 2.5.2).
+    """
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     channels = 3
@@ -36,10 +39,10 @@ def make_optimizer(parameters: object) -> torch.optim.Optimizer:
 
 
 def make_data() -> Images:
-    """Made-up images, seeded."""
+    """Synthetic images from a fixed seed."""
     return Images(256, IMAGE, CLASSES, 0, torch.float32)
 
 
 def make_job() -> Job:
-    """The job as Hocket sees it."""
+    """Hocket job of the model."""
     return Job(make_model(), nn.CrossEntropyLoss(), make_data(), make_optimizer, BATCH_SIZE, name="vgg-style")
