@@ -24,6 +24,10 @@ _DRAWS = (
     "(torch's on the CPU). A generator of your own must be seeded from these or from the index; numbers from the system, clocks, "
     "counters and tensors that data[i] changes in place differ at every read."
 )
+_ALONE = (
+    "collate must give a sample the same row whatever samples are collated with it: pad to one fixed length, and draw random "
+    "numbers in data[i]. "
+)
 SEED = (
     "Every worker builds the dataset again from the job file: seed its construction there (torch.manual_seed, numpy.random.seed, "
     "random.seed) or load it from a file, and let nothing in it depend on the samples that were read before."
@@ -76,7 +80,8 @@ def check_reads(job: Job, reads: Sequence[Reads]) -> None:
     for read in reads:
         for (index, _), first, again in zip(places, read["first"], read["again"], strict=True):
             if item := difference(first, again):
-                raise InputError(f"Job.data[{index}]", f"other values of {item} at the second read", _EXPECTED, _DRAWS)
+                step = _DRAWS if job.collate is None else _ALONE + _DRAWS
+                raise InputError(f"Job.data[{index}]", f"other values of {item} at the second read", _EXPECTED, step)
     for k, (index, _) in enumerate(places):
         check_alike(index, {rank: read["first"][k] for rank, read in enumerate(reads)})
 

@@ -7,7 +7,6 @@ Rules of this file:
   position in the data.
 """
 
-import inspect
 import re
 import runpy
 import sys
@@ -18,8 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.errors import InputError, nearest
+from hocket.profiling.data.batches import BatchShapes, Collate, collated, stacked
+from hocket.profiling.data.items import Receivers
 from hocket.profiling.data.order import indices_at
-from hocket.profiling.data.samples import read_samples
+from hocket.profiling.data.samples import read_samples, real_tensors
+from hocket.profiling.data.seeding import sample_seed
 from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
@@ -47,8 +49,10 @@ class Job:
         loss: function called as `loss(output, *targets)`, a mean over samples unless `loss_weight` is set. None if the
             output of the model has a `loss`.
         data: map-style dataset with `len(data)`. `data[i]` is one sample without batch dimension: a tensor, a tuple of
-            tensors, or a dictionary of tensors. Several processes read the data, and every read of a sample must return
-            equal values. The global generators of torch, numpy.random and random are seeded for each sample.
+            tensors, or a dictionary of tensors, or anything that `collate` takes. Items that neither the model nor the
+            loss gets may be texts or None, and are dropped. Several processes read the data, and every read of a sample
+            must return equal values. The global generators of torch, numpy.random and random are seeded for each
+            sample.
         optimizer: function from the trainable parameters to the optimizer, such as
             `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
             function receives (name, parameter) pairs.
@@ -74,6 +78,10 @@ class Job:
             `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
             `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
             gradients.
+        collate: function from a list of samples, of any type, to a batch: a tensor, a tuple of tensors, or a dictionary
+            of tensors, with the samples along the first dimension, as `collate_fn` of torch's DataLoader. All batches
+            must have one shape, whatever their number of samples, and the row of a sample must not depend on the other
+            samples. By default samples of equal shapes are stacked.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change.
@@ -95,11 +103,13 @@ class Job:
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     callbacks: "Sequence[Any]" = ()
+    collate: Collate | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
     own: "Job | None" = field(default=None, init=False, repr=False)
     written: "Job | None" = field(default=None, init=False, repr=False)
+    _shapes: BatchShapes = field(default_factory=BatchShapes, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
@@ -126,6 +136,8 @@ class Job:
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
+        if self.collate is not None and not callable(self.collate):
+            raise InputError("Job.collate", type(self.collate).__name__, "a function from a list of samples, or None")
         if self.lr_schedule is not None:
             check_lr_schedule(self.lr_schedule)
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
@@ -165,7 +177,7 @@ class Job:
         return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
-        """Stack samples into a batch.
+        """Stack or collate samples into a batch.
 
         With `precision`, the model's floating-point inputs are cast to it in the compute copy of the job.
 
@@ -178,28 +190,25 @@ class Job:
             Dictionary from names to tensors of shape (samples, ...).
 
         Raises:
-            InputError: a sample cannot be read, has another shape, or is not made of tensors; the error names it.
+            InputError: a sample cannot be read, has another shape, or is not made of tensors; the error names it. Or
+                `collate` fails, or returns another shape than for the first batch.
         """
         import torch
 
-        samples = read_samples(self.data, indices, indices if positions is None else positions, self.seed)
-        first = samples[0]
-        out: Batch = {}
-        for name in first:
-            column = []
-            for i, sample in zip(indices, samples, strict=True):
-                if sample.keys() != first.keys():
-                    expected = f"{list(first)}, as in the other samples"
-                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", expected)
-                if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
-                    found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
-                    expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as in sample {indices[0]}"
-                    raise InputError(f"Job.data[{i}]", found, expected, "Pad or crop the samples to one shape.")
-                column.append(sample[name])
-            out[name] = torch.stack(column)
+        positions, collate = indices if positions is None else positions, self.collate
+        with real_tensors(collate is not None) as fake:
+            samples = read_samples(self.data, indices, positions, self.seed)
+            if collate is None:
+                out = stacked(samples, indices, self._receivers)
+            else:
+                seed = sample_seed(self.seed, int(positions[0]))
+                out = collated(collate, samples, indices, self._receivers, seed)
+        if fake:
+            out = {name: value.clone() for name, value in out.items()}
+        self._shapes.check(out, indices, self.collate is not None)
         if self.own is not None and self.precision is not None:
             short = getattr(torch, self.precision)
-            ours = list(out)[: self.inputs] if "item0" in out else [key for key in out if self._accepts(key)]
+            ours = list(out)[: self.inputs] if "item0" in out else [key for key in out if self._receivers.accepts(key)]
             out.update({name: out[name].to(short) for name in ours if out[name].is_floating_point()})
         return out
 
@@ -209,14 +218,7 @@ class Job:
         Returns:
             (args of the model, kwargs of the model, args of the loss, kwargs of the loss).
         """
-        if "item0" in batch:
-            values = tuple(batch.values())
-            if len(values) < self.inputs:
-                raise InputError("Job.inputs", str(self.inputs), f"at most {len(values)}, the items of a sample")
-            return values[: self.inputs], {}, values[self.inputs :], {}
-        to_model = {key: value for key, value in batch.items() if self._accepts(key)}
-        to_loss = {key: value for key, value in batch.items() if key not in to_model}
-        return (), to_model, (), to_loss
+        return self._receivers.split(batch)
 
     def loss_of(self, batch: Batch) -> "Tensor":
         """Run the model and the loss on a batch.
@@ -254,15 +256,10 @@ class Job:
         """Return the global batch of one optimizer step."""
         return self.batch_at(step * self.batch_size, self.batch_size)
 
-    def _accepts(self, key: str) -> bool:
-        known, takes_all = self._signature
-        return key in known or (takes_all and self.loss is None)
-
     @cached_property
-    def _signature(self) -> tuple[frozenset[str], bool]:
-        parameters = inspect.signature(self.model.forward).parameters.values()
-        known = frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-        return known, any(p.kind is p.VAR_KEYWORD for p in parameters)
+    def _receivers(self) -> Receivers:
+        # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
+        return Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
 
 
 def _positive(value: Any) -> bool:

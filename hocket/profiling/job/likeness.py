@@ -51,6 +51,8 @@ def likeness(job: "Job") -> Likeness:
         "lr_schedule": value_or_name(job.lr_schedule),
     }
     settings |= {"samples": len(job.data)}
+    if job.collate is not None:
+        settings |= {"collate": value_or_name(job.collate)}
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
@@ -126,7 +128,7 @@ def _data(job: "Job") -> dict[str, Sums]:
 
 
 def value_or_name(given: Any) -> Any:
-    """Describe a loss, a loss weight or a schedule: its value, or the name of the function."""
+    """Describe a loss, a loss weight, a schedule or a collate function: its value, or the name of the function."""
     from hocket.profiling.job.loss_weight import Tokens
 
     if given is None or isinstance(given, str):
