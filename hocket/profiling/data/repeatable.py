@@ -10,7 +10,6 @@ from typing import Any
 
 from hocket.errors import InputError
 from hocket.profiling.data.checksums import Sums, difference, sums_of
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.job.job import Job
 from hocket.util.units import show_count
 
@@ -108,6 +107,6 @@ def _places(job: Job) -> list[tuple[int, int]]:
 
     The first samples occur again one epoch later.
     """
-    indices = indices_at(0, min(_INDICES, job.samples), job.samples, job.seed)
+    indices = job.indices_at(0, min(_INDICES, job.samples))
     places = [(index, position) for position, index in enumerate(indices)]
     return places + [(index, job.samples + position) for index, position in places[:_LATER]]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hocket.errors import InputError, nearest
 from hocket.profiling.data.batches import BatchShapes, Collate, collated, stacked
 from hocket.profiling.data.items import Receivers
+from hocket.profiling.data.loader import settings_of
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples, real_tensors
 from hocket.profiling.data.seeding import sample_seed
@@ -52,11 +53,13 @@ class Job:
             tensors, or a dictionary of tensors, or anything that `collate` takes. Items that neither the model nor the
             loss gets may be texts or None, and are dropped. Several processes read the data, and every read of a sample
             must return equal values. The global generators of torch, numpy.random and random are seeded for each
-            sample.
+            sample. Or a `torch.utils.data.DataLoader`: its dataset is used, and its batch size, order and `collate_fn`
+            where the job has none. Its samplers must be those of `shuffle=True` or `shuffle=False`; `num_workers`,
+            `pin_memory` and `drop_last` have no effect.
         optimizer: function from the trainable parameters to the optimizer, such as
             `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
             function receives (name, parameter) pairs.
-        batch_size: global batch size, in samples per optimizer step.
+        batch_size: global batch size, in samples per optimizer step; may be left out if the data is a DataLoader.
         inputs: number of leading tuple items that are positional arguments of the model; the other items go to the
             loss. For dictionaries, the keys in the signature of the forward go to the model, the others to the loss.
             Without a loss, a forward with `**kwargs` gets all keys.
@@ -82,6 +85,8 @@ class Job:
             of tensors, with the samples along the first dimension, as `collate_fn` of torch's DataLoader. All batches
             must have one shape, whatever their number of samples, and the row of a sample must not depend on the other
             samples. By default samples of equal shapes are stacked.
+        shuffle: True for another order in each epoch, which `seed` determines; False for the order of the data in each
+            epoch. By default that of the DataLoader, or True.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change.
@@ -93,7 +98,7 @@ class Job:
     loss: Callable[..., "Tensor"] | None
     data: Any
     optimizer: "Callable[..., Optimizer]"
-    batch_size: int
+    batch_size: int = cast(int, None)
     name: str = ""
     seed: int = 0
     inputs: int = 1
@@ -104,6 +109,7 @@ class Job:
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     callbacks: "Sequence[Any]" = ()
     collate: Collate | None = None
+    shuffle: bool | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -113,6 +119,9 @@ class Job:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
+        own = {name: getattr(self, name) for name in ("batch_size", "shuffle", "collate")}
+        for name, value in settings_of(self.data, own).items():
+            object.__setattr__(self, name, value)
         if not callable(getattr(self.model, "named_parameters", None)):
             raise InputError("Job.model", type(self.model).__name__, "a torch.nn.Module")
         if self.loss is not None and not callable(self.loss):
@@ -123,7 +132,8 @@ class Job:
         for name, least in (("batch_size", 1), ("seed", 0), ("inputs", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"Job.{name}", repr(value), f"a whole number >= {least}")
+                hint = "Only data that is a DataLoader has a batch size of its own." if value is None else ""
+                raise InputError(f"Job.{name}", repr(value), f"a whole number >= {least}", hint)
         if not isinstance(self.name, str):
             raise InputError("Job.name", repr(self.name), "a text")
         if self.precision not in (None, *PRECISIONS):
@@ -142,6 +152,8 @@ class Job:
             check_lr_schedule(self.lr_schedule)
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
             raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
+        if not isinstance(self.shuffle, bool | None):
+            raise InputError("Job.shuffle", repr(self.shuffle), "True, False, or None for the order of a DataLoader")
         object.__setattr__(self, "samples", len(self.data))
         if self.samples < self.batch_size:
             hint = "Lower batch_size or give more data."
@@ -249,8 +261,17 @@ class Job:
             found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
             hint = "Keep the length of the data constant: it determines the order of the samples."
             raise InputError("Job.data", found, expected, hint)
-        indices = indices_at(position, count, self.samples, self.seed)
-        return self.batch(indices, range(position, position + count))
+        return self.batch(self.indices_at(position, count), range(position, position + count))
+
+    def indices_at(self, position: int, count: int) -> list[int]:
+        """Return the indices of the next `count` samples of the sample stream.
+
+        Arguments:
+            position: number of earlier samples in the stream, over all epochs.
+        """
+        if self.shuffle is False:
+            return [place % self.samples for place in range(position, position + count)]
+        return indices_at(position, count, self.samples, self.seed)
 
     def batch_of_step(self, step: int) -> Batch:
         """Return the global batch of one optimizer step."""

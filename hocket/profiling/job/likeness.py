@@ -50,9 +50,11 @@ def likeness(job: "Job") -> Likeness:
         "loss_weight": value_or_name(job.loss_weight),
         "lr_schedule": value_or_name(job.lr_schedule),
     }
-    settings |= {"samples": len(job.data)}
+    settings |= {"samples": job.samples}
     if job.collate is not None:
         settings |= {"collate": value_or_name(job.collate)}
+    if job.shuffle is False:
+        settings |= {"shuffle": False}
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
@@ -118,9 +120,8 @@ def _optimizer(job: "Job") -> dict[str, Any]:
 def _data(job: "Job") -> dict[str, Sums]:
     """Return the checksums of the first samples, by index; empty if they cannot be read."""
     from hocket.profiling.data.checksums import sums_of
-    from hocket.profiling.data.order import indices_at
 
-    indices = indices_at(0, min(_SAMPLES, job.samples), job.samples, job.seed)
+    indices = job.indices_at(0, min(_SAMPLES, job.samples))
     try:
         return {str(i): sums_of(job.batch([i], [position]))[0] for position, i in enumerate(indices)}
     except InputError:

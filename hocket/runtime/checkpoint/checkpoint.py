@@ -72,6 +72,7 @@ class Position:
             unknown.
         strategy: name and configuration of the plan's strategy, such as "flush 2-1"; None if unknown.
         written_s: time of the save, in seconds since 1970; None if unknown.
+        shuffle: False if each epoch had the order of the data; otherwise None.
     """
 
     step: int
@@ -86,6 +87,7 @@ class Position:
     data_samples: int | None = None
     strategy: str | None = None
     written_s: float | None = None
+    shuffle: bool | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

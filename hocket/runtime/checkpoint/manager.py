@@ -160,6 +160,7 @@ class CheckpointManager:
             weight_versions=self._versions,
             strategy=program.name,
             written_s=self._now(),
+            shuffle=None if self._job.shuffle is not False else False,
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
         bad = self._board.share(not_finite_in(state, self._job))
