@@ -30,7 +30,7 @@ def settings_of(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Arguments:
         data: `Job.data` as given, which may be a DataLoader.
-        given: the job's own `batch_size`, `shuffle` and `collate`; those that are not None have priority.
+        given: the job's own `batch_size`, `shuffle` and `collate`; a value that is not None has priority.
 
     Returns:
         The data, and the settings by name. Empty if `data` is not a DataLoader.
@@ -58,15 +58,15 @@ def _order(loader: Any, loaders: Any) -> dict[str, Any]:
     """Return the batch size and the order of a loader of map-style data."""
     if loader.batch_sampler is None:
         raise _unbatched()
-    if type(loader.batch_sampler) is not loaders.BatchSampler:
+    if not _is(type(loader.batch_sampler), loaders.BatchSampler):
         found = f"a DataLoader with its own batch_sampler ({type(loader.batch_sampler).__name__})"
         raise InputError(_PLACE, found, _EXPECTED, f"Leave it out and give batch_size. {_OWN}")
     sampler = loader.batch_sampler.sampler
     kind = type(sampler)
     found = f"a DataLoader with a {kind.__name__}"
-    if kind is loaders.SequentialSampler:
+    if _is(kind, loaders.SequentialSampler):
         shuffle = False
-    elif kind is not loaders.RandomSampler:
+    elif not _is(kind, loaders.RandomSampler):
         raise InputError(_PLACE, found, _EXPECTED, _INSTEAD.get(kind.__name__, _OWN))
     elif sampler.replacement:
         step = "Use shuffle=True. To draw with replacement, let data[i] ignore i and draw an index with torch.randint."
@@ -79,6 +79,11 @@ def _order(loader: Any, loaders: Any) -> dict[str, Any]:
     else:
         shuffle = True
     return {"batch_size": loader.batch_sampler.batch_size, "shuffle": shuffle}
+
+
+def _is(kind: type, known: type) -> bool:
+    """True for a sampler of torch, or its like of torchdata's StatefulDataLoader."""
+    return kind is known or (issubclass(kind, known) and kind.__module__.startswith("torchdata."))
 
 
 def _unbatched() -> InputError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hocket.errors import HocketError, InputError
 from hocket.profiling.checks.user_frames import raised_at
+from hocket.profiling.data.iterable import IterableSamples
 from hocket.profiling.data.seeding import own_draws, sample_seed, seed_all
 from hocket.util.units import show_count
 
@@ -22,13 +23,15 @@ def read_samples(data: Any, indices: Sequence[int], positions: Iterable[int], se
 
     Arguments:
         data: the dataset of the job.
-        indices: indices of the samples.
+        indices: indices of the samples; in iterable data, their positions in the stream, which seed them too.
         positions: position of each sample in the stream; it seeds the random numbers of the sample.
         seed: seed of the job.
 
     Raises:
         InputError: a sample cannot be read; the error names the sample.
     """
+    if isinstance(data, IterableSamples):
+        return data.read(indices, seed)
     if type(data) in (list, tuple):
         return [_read(data, int(i)) for i in indices]
     found = []

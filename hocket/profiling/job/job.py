@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.errors import InputError, nearest
-from hocket.profiling.data.batches import BatchShapes, Collate, collated, stacked
+from hocket.profiling.data.batches import Collate
 from hocket.profiling.data.items import Receivers
+from hocket.profiling.data.iterable import IterableSamples, by_position
 from hocket.profiling.data.loader import settings_of
-from hocket.profiling.data.order import indices_at
-from hocket.profiling.data.samples import read_samples, real_tensors
-from hocket.profiling.data.seeding import sample_seed
+from hocket.profiling.data.source import Source, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
-from hocket.util.units import show_count
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,7 +53,10 @@ class Job:
             must return equal values. The global generators of torch, numpy.random and random are seeded for each
             sample. Or a `torch.utils.data.DataLoader`: its dataset is used, and its batch size, order and `collate_fn`
             where the job has none. Its samplers must be those of `shuffle=True` or `shuffle=False`; `num_workers`,
-            `pin_memory` and `drop_last` have no effect.
+            `pin_memory` and `drop_last` have no effect. Or a `torch.utils.data.IterableDataset`, also in a DataLoader:
+            every process that needs samples iterates all of them, epoch after epoch, and picks its own. A resumed run
+            reads the earlier samples again, unless the dataset has `state_dict` and `load_state_dict`. The attribute
+            then is the stream of its samples (`hocket.profiling.data.iterable`).
         optimizer: function from the trainable parameters to the optimizer, such as
             `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
             function receives (name, parameter) pairs.
@@ -89,7 +90,8 @@ class Job:
             epoch. By default that of the DataLoader, or True.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
-        samples: length of the data, which must not change.
+        samples: length of the data, which must not change; of iterable data, the number of its first samples that
+            checks and measurements read.
         own: for a job in a shorter precision, the original job with the master weights.
         written: for a job with a derived model (another precision, subtasks, a tensor-parallel shard), the user's job.
     """
@@ -115,7 +117,6 @@ class Job:
     samples: int = field(default=0, init=False, repr=False)
     own: "Job | None" = field(default=None, init=False, repr=False)
     written: "Job | None" = field(default=None, init=False, repr=False)
-    _shapes: BatchShapes = field(default_factory=BatchShapes, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
@@ -150,15 +151,8 @@ class Job:
             raise InputError("Job.collate", type(self.collate).__name__, "a function from a list of samples, or None")
         if self.lr_schedule is not None:
             check_lr_schedule(self.lr_schedule)
-        if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
-            raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
-        if not isinstance(self.shuffle, bool | None):
-            raise InputError("Job.shuffle", repr(self.shuffle), "True, False, or None for the order of a DataLoader")
-        object.__setattr__(self, "samples", len(self.data))
-        if self.samples < self.batch_size:
-            hint = "Lower batch_size or give more data."
-            found, expected = show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}"
-            raise InputError("Job.data", found, expected, hint)
+        object.__setattr__(self, "data", by_position(self.data, self.batch_size))
+        object.__setattr__(self, "samples", samples_in(self.data, self.batch_size, self.shuffle))
 
     @property
     def origin(self) -> Origin:
@@ -168,6 +162,11 @@ class Job:
             InputError: no such location exists; the error gives the next step.
         """
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
+
+    @property
+    def iterates(self) -> bool:
+        """True if the data is an IterableDataset: the index of a sample is its position in the stream."""
+        return isinstance(self.data, IterableSamples)
 
     @property
     def as_written(self) -> "Job":
@@ -207,20 +206,14 @@ class Job:
         """
         import torch
 
-        positions, collate = indices if positions is None else positions, self.collate
-        with real_tensors(collate is not None) as fake:
-            samples = read_samples(self.data, indices, positions, self.seed)
-            if collate is None:
-                out = stacked(samples, indices, self._receivers)
-            else:
-                seed = sample_seed(self.seed, int(positions[0]))
-                out = collated(collate, samples, indices, self._receivers, seed)
-        if fake:
-            out = {name: value.clone() for name, value in out.items()}
-        self._shapes.check(out, indices, self.collate is not None)
+        out = self._source.batch(indices, indices if positions is None else positions)
         if self.own is not None and self.precision is not None:
             short = getattr(torch, self.precision)
-            ours = list(out)[: self.inputs] if "item0" in out else [key for key in out if self._receivers.accepts(key)]
+            ours = (
+                list(out)[: self.inputs]
+                if "item0" in out
+                else [key for key in out if self._source.receivers.accepts(key)]
+            )
             out.update({name: out[name].to(short) for name in ours if out[name].is_floating_point()})
         return out
 
@@ -230,7 +223,7 @@ class Job:
         Returns:
             (args of the model, kwargs of the model, args of the loss, kwargs of the loss).
         """
-        return self._receivers.split(batch)
+        return self._source.receivers.split(batch)
 
     def loss_of(self, batch: Batch) -> "Tensor":
         """Run the model and the loss on a batch.
@@ -257,10 +250,7 @@ class Job:
         Raises:
             InputError: see `batch`; or the length of the data has changed since the job was made.
         """
-        if len(self.data) != self.samples:
-            found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
-            hint = "Keep the length of the data constant: it determines the order of the samples."
-            raise InputError("Job.data", found, expected, hint)
+        self._source.check_length()
         return self.batch(self.indices_at(position, count), range(position, position + count))
 
     def indices_at(self, position: int, count: int) -> list[int]:
@@ -269,18 +259,17 @@ class Job:
         Arguments:
             position: number of earlier samples in the stream, over all epochs.
         """
-        if self.shuffle is False:
-            return [place % self.samples for place in range(position, position + count)]
-        return indices_at(position, count, self.samples, self.seed)
+        return self._source.indices_at(position, count)
 
     def batch_of_step(self, step: int) -> Batch:
         """Return the global batch of one optimizer step."""
         return self.batch_at(step * self.batch_size, self.batch_size)
 
     @cached_property
-    def _receivers(self) -> Receivers:
+    def _source(self) -> Source:
         # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
-        return Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
+        receivers = Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
+        return Source(self.data, self.samples, self.seed, self.shuffle, self.collate, receivers)
 
 
 def _positive(value: Any) -> bool:

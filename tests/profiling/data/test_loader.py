@@ -78,6 +78,15 @@ def test_samplers_that_torch_makes_of_shuffle():
     assert order_of(job_of(DataLoader(Subset(DATA, [7, 1, 4]), 2)), 4) == [7, 1, 4, 7]
 
 
+def test_samplers_of_torchdata():
+    """The samplers of its StatefulDataLoader, which derive from those of torch, count as those."""
+    kinds = {kind: type(kind.__name__, (kind,), {}) for kind in (RandomSampler, BatchSampler)}
+    for kind in kinds.values():
+        kind.__module__ = "torchdata.stateful_dataloader.sampler"
+    loader = DataLoader(DATA, batch_sampler=kinds[BatchSampler](kinds[RandomSampler](DATA), 5, False))
+    assert (job_of(loader).batch_size, job_of(loader).shuffle) == (5, True)
+
+
 class Own(Sampler):
     """Sampler of the user."""
 

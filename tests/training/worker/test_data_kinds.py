@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from hocket.planning.plan import Plan, PlanStage
+from hocket.profiling.data.iterable import StreamState
+from hocket.runtime.checkpoint.checkpoint import Manifest
 from hocket.training.train import train
 from tests.system.tiny import plan, reference
 
@@ -49,6 +51,39 @@ data = [[1 + (3 * i + k) % 19 for k in range(1 + i % 5)] for i in range(20)]
 """
 
 
+STREAM = """
+import random
+
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Stream(IterableDataset):
+    at = 0
+
+    def __iter__(self):
+        self.at = 0
+        return self.rest()
+
+    def rest(self):
+        while self.at < 30:
+            self.at, i = self.at + 1, self.at
+            ids = torch.tensor([1 + (i + k) % 19 for k in range(3)])
+            yield {"ids": ids, "mask": torch.rand(3).double(), "target": (i + random.randrange(2)) % 3, "name": "a"}
+        self.at = 0
+
+
+class Kept(Stream):
+    def __iter__(self):
+        return self.rest()
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+"""
+
+
 def write(folder: Path, data: str, arguments: str) -> Path:
     """Write a job file that creates `data` and gives these arguments to the job."""
     path = folder / "job.py"
@@ -70,3 +105,21 @@ def test_ragged_samples_in_a_pipeline(tmp_path: Path) -> None:
     job = write(tmp_path, COLLATED, "data=data, batch_size=8, collate=collate")
     chosen = two_stages()
     assert train(job, chosen, steps=5).losses == pytest.approx(reference(job, chosen, 5), rel=1e-9)
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", ["Stream", "Kept"])
+def test_a_stream_in_a_pipeline(tmp_path: Path, kind: str) -> None:
+    """Two stages train on an iterable dataset with the losses of one process; a resumed run continues bit for bit.
+
+    The checkpoint keeps the state of a dataset that has one. Without it, earlier samples are read again. The stages
+    read a stream of 30 samples an epoch in batches of 8, so an epoch ends inside of a batch.
+    """
+    job = write(tmp_path, STREAM, f"data=DataLoader({kind}(), batch_size=8, num_workers=1)")
+    chosen = two_stages()
+    whole = train(job, chosen, steps=6, checkpoint=tmp_path / "whole", every=3).losses
+    assert whole == pytest.approx(reference(job, chosen, 6), rel=1e-9)
+    train(job, chosen, steps=3, checkpoint=tmp_path / "parts", every=3)
+    state = Manifest.read(tmp_path / "parts" / "step-00000003").position.data_state
+    assert state == (StreamState(0, {"at": 24}) if kind == "Kept" else None)
+    assert train(job, chosen, steps=6, checkpoint=tmp_path / "parts", resume=True).losses == whole[3:]
