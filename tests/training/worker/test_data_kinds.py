@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -117,9 +118,10 @@ def test_a_stream_in_a_pipeline(tmp_path: Path, kind: str) -> None:
     """
     job = write(tmp_path, STREAM, f"data=DataLoader({kind}(), batch_size=8, num_workers=1)")
     chosen = two_stages()
-    whole = train(job, chosen, steps=6, checkpoint=tmp_path / "whole", every=3).losses
-    assert whole == pytest.approx(reference(job, chosen, 6), rel=1e-9)
-    train(job, chosen, steps=3, checkpoint=tmp_path / "parts", every=3)
-    state = Manifest.read(tmp_path / "parts" / "step-00000003").position.data_state
-    assert state == (StreamState(0, {"at": 24}) if kind == "Kept" else None)
-    assert train(job, chosen, steps=6, checkpoint=tmp_path / "parts", resume=True).losses == whole[3:]
+    folders = [tmp_path / "saved" / f"step-0000000{step}" for step in (4, 8)]
+    whole = train(job, chosen, steps=8, checkpoint=tmp_path / "saved", every=4, keep=2).losses
+    assert whole == pytest.approx(reference(job, chosen, 8), rel=1e-9)
+    states = [Manifest.read(folder).position.data_state for folder in folders]
+    assert states == ([StreamState(1, {"at": 2}), StreamState(2, {"at": 4})] if kind == "Kept" else [None, None])
+    rmtree(folders[1])
+    assert train(job, chosen, steps=8, checkpoint=tmp_path / "saved", resume=True).losses == whole[4:]
