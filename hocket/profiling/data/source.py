@@ -15,7 +15,7 @@ from hocket.util.units import show_count
 
 
 @dataclass(frozen=True)
-class Source:
+class SampleSource:
     """Data, order and collate function of a job; the arguments are those of `Job`.
 
     Attributes:

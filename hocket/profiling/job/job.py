@@ -21,7 +21,7 @@ from hocket.profiling.data.batches import Collate
 from hocket.profiling.data.items import Receivers
 from hocket.profiling.data.iterable import IterableSamples, by_position
 from hocket.profiling.data.loader import settings_of
-from hocket.profiling.data.source import Source, samples_in
+from hocket.profiling.data.source import SampleSource, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
@@ -266,10 +266,10 @@ class Job:
         return self.batch_at(step * self.batch_size, self.batch_size)
 
     @cached_property
-    def _source(self) -> Source:
+    def _source(self) -> SampleSource:
         # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
         receivers = Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
-        return Source(self.data, self.samples, self.seed, self.shuffle, self.collate, receivers)
+        return SampleSource(self.data, self.samples, self.seed, self.shuffle, self.collate, receivers)
 
 
 def _positive(value: Any) -> bool:
