@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
 
 import pytest
 
@@ -94,30 +93,33 @@ def write(folder: Path, data: str, arguments: str) -> Path:
     return path
 
 
-def two_stages(strategy: str = "flush", **options: Any) -> Plan:
-    """A plan of two stages on two devices."""
-    parts = [PlanStage(layers, stage.devices) for layers, stage in zip(LAYERS, plan(strategy).stages, strict=True)]
-    return replace(plan(strategy), stages=tuple(parts), **options)
+def two_workers(strategy: str) -> Plan:
+    """A plan of two stages on two devices, or of one stage on both."""
+    if strategy == "data_parallel":
+        parts = [PlanStage((*LAYERS[0], *LAYERS[1]), (0, 1))]
+    else:
+        parts = [PlanStage(layers, (device,)) for device, layers in enumerate(LAYERS)]
+    return replace(plan("flush"), strategy=strategy, stages=tuple(parts))
 
 
 @pytest.mark.workers
 def test_ragged_samples_in_a_pipeline(tmp_path: Path) -> None:
     """Two stages train on samples that `collate` pads, over more than one epoch, with the losses of one process."""
     job = write(tmp_path, COLLATED, "data=data, batch_size=8, collate=collate")
-    chosen = two_stages()
+    chosen = two_workers("flush")
     assert train(job, chosen, steps=5).losses == pytest.approx(reference(job, chosen, 5), rel=1e-9)
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("kind", ["Stream", "Kept"])
-def test_a_stream_in_a_pipeline(tmp_path: Path, kind: str) -> None:
-    """Two stages train on an iterable dataset with the losses of one process; a resumed run continues bit for bit.
+@pytest.mark.parametrize(("kind", "strategy"), [("Stream", "flush"), ("Kept", "data_parallel")])
+def test_a_stream_that_two_workers_iterate(tmp_path: Path, kind: str, strategy: str) -> None:
+    """Two workers train on an iterable dataset with the losses of one process; a resumed run continues bit for bit.
 
-    The checkpoint keeps the state of a dataset that has one. Without it, earlier samples are read again. The stages
-    read a stream of 30 samples an epoch in batches of 8, so an epoch ends inside of a batch.
+    The checkpoint keeps the state of a dataset that has one, here of the worker that has read the last samples. Without
+    it, earlier samples are read again. An epoch of 30 samples ends inside of a batch of 8.
     """
     job = write(tmp_path, STREAM, f"data=DataLoader({kind}(), batch_size=8, num_workers=1)")
-    chosen = two_stages()
+    chosen = two_workers(strategy)
     folders = [tmp_path / "saved" / f"step-0000000{step}" for step in (4, 8)]
     whole = train(job, chosen, steps=8, checkpoint=tmp_path / "saved", every=4, keep=2).losses
     assert whole == pytest.approx(reference(job, chosen, 8), rel=1e-9)
