@@ -69,6 +69,7 @@ TORCH_LAZILY = (
     *(
         f"profiling/{name}.py"
         for name in (
+            "data/batches",
             "data/checksums",
             "data/samples",
             "data/seeding",

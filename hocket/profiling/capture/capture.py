@@ -149,7 +149,7 @@ def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
 def _record(job: Job, size: int, choices: Choices) -> RecordedGraph:
     # Each size uses other samples, so that operations that depend on the data differ between sizes.
     first = size * (size - 1) // 2
-    indices = [(first + i) % len(job.data) for i in range(size)]
+    indices = [(first + i) % job.samples for i in range(size)]
     batch = job.batch(indices)
     try:
         return record(job.model, job.loss, job, batch, choices.opaque, choices.as_tracing)

@@ -167,7 +167,7 @@ class Captured:
 
     def first_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
         """Return `inputs` for the first samples of the job's data, repeated if there are fewer."""
-        count = len(self.job.data)
+        count = self.job.samples
         return self.inputs(self.job.batch([i % count for i in range(self.microbatch_size)]), device)
 
     @cached_property

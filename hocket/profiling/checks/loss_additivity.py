@@ -112,7 +112,7 @@ def additivity(job: Job, written: Sequence[str] = ()) -> Additivity:
     Raises:
         InputError: `Job.loss_weight` returns no valid weight.
     """
-    if job.batch_size == 1 or len(job.data) < 2:
+    if job.batch_size == 1 or job.samples < 2:
         return Additivity()
     means = Means()
     try:
@@ -260,7 +260,7 @@ def _distance(whole: _Ran, loss: float, gradients: Tensor) -> tuple[float, float
 
 def _halves(job: Job) -> list[tuple[list[int], list[int]]]:
     """Choose pairs of dissimilar halves, by several criteria."""
-    total = len(job.data)
+    total = job.samples
     known = (
         list(dict.fromkeys(k * total // _SCANNED for k in range(_SCANNED))) if total > _SCANNED else list(range(total))
     )

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.seeding import own_draws, sample_seed, seed_all
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import loss_weight
@@ -61,7 +60,7 @@ def one_loss(job: Job) -> list[float] | None:
         return None
     epsilons = [torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()]
     try:
-        index = indices_at(0, 1, job.samples, job.seed)[0]
+        index = job.indices_at(0, 1)[0]
         memo: dict[int, Any] = {id(p): p for p in job.model.parameters()}
         model, loss = copy.deepcopy((job.model, job.loss), memo)
         twin = replace(job, model=model.eval(), loss=loss)

@@ -35,7 +35,7 @@ def verify(captured: Captured) -> bool:
     used = {i for layer in captured.layers for i in layer.nodes}
     if any(node.random and i not in used for i, node in enumerate(trace.nodes)):
         return False
-    model_loss, model_grads = _of_model(job, [i % len(job.data) for i in range(captured.microbatch_size)])
+    model_loss, model_grads = _of_model(job, [i % job.samples for i in range(captured.microbatch_size)])
     stage = Stage(captured, range(len(captured.layers)))
     loss, grads = _of_stage(stage, captured.first_inputs(stage.device))
     tolerance = 10 * max(torch.finfo(t.dtype).eps for t in (model_loss, *model_grads.values())) ** 0.5

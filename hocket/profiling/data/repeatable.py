@@ -10,7 +10,7 @@ from typing import Any
 
 from hocket.errors import InputError
 from hocket.profiling.data.checksums import Sums, difference, sums_of
-from hocket.profiling.data.order import indices_at
+from hocket.profiling.data.iterable import IterableSamples
 from hocket.profiling.job.job import Job
 from hocket.util.units import show_count
 
@@ -24,6 +24,11 @@ _DRAWS = (
     "(torch's on the CPU). A generator of your own must be seeded from these or from the index; numbers from the system, clocks, "
     "counters and tensors that data[i] changes in place differ at every read."
 )
+_ALONE = (
+    "collate must give a sample the same row whatever samples are collated with it: pad to one fixed length, and draw random "
+    "numbers in data[i]. "
+)
+_ANEW = "`__iter__` must begin anew at each call, with the same samples in every process. "
 SEED = (
     "Every worker builds the dataset again from the job file: seed its construction there (torch.manual_seed, numpy.random.seed, "
     "random.seed) or load it from a file, and let nothing in it depend on the samples that were read before."
@@ -50,7 +55,11 @@ def reads_of(job: Job, backwards: bool = False) -> Reads:
     if backwards:
         places.reverse()
     first = sums_of(job.batch([index for index, _ in places], [position for _, position in places]))
+    if isinstance(job.data, IterableSamples):
+        job.data.start_over()  # the samples that were just read are kept
     again = [sums_of(job.batch([index], [position]))[0] for index, position in places]
+    if isinstance(job.data, IterableSamples) and job.data.has_state and job.data.trusted:
+        _try_state(job, job.data)
     if backwards:
         first.reverse()
         again.reverse()
@@ -76,7 +85,8 @@ def check_reads(job: Job, reads: Sequence[Reads]) -> None:
     for read in reads:
         for (index, _), first, again in zip(places, read["first"], read["again"], strict=True):
             if item := difference(first, again):
-                raise InputError(f"Job.data[{index}]", f"other values of {item} at the second read", _EXPECTED, _DRAWS)
+                step = _ANEW * job.iterates + _ALONE * (job.collate is not None) + _DRAWS
+                raise InputError(f"Job.data[{index}]", f"other values of {item} at the second read", _EXPECTED, step)
     for k, (index, _) in enumerate(places):
         check_alike(index, {rank: read["first"][k] for rank, read in enumerate(reads)})
 
@@ -98,11 +108,28 @@ def check_alike(index: int, read: dict[int, Sums]) -> None:
             raise InputError(f"Job.data[{index}]", found, _EXPECTED, SEED)
 
 
+def _try_state(job: Job, stream: IterableSamples) -> None:
+    """Restore a stream between its first samples; trust its state if it gives the same samples.
+
+    The state of a dataset may leave something out, such as the samples in a shuffle buffer.
+    """
+    wanted = [sums_of(job.batch([place]))[0] for place in range(_INDICES)]
+    stream.start_over()
+    found = []
+    for place in range(_INDICES):
+        found.append(sums_of(job.batch([place]))[0])
+        stream.restore(place + 1, stream.state_at(place + 1))
+    stream.trusted = not any(map(difference, wanted, found))
+    stream.restore(0, None)
+
+
 def _places(job: Job) -> list[tuple[int, int]]:
     """Return index and position of the samples to read.
 
-    The first samples occur again one epoch later.
+    The first samples occur again one epoch later, unless the length of an epoch is unknown.
     """
-    indices = indices_at(0, min(_INDICES, job.samples), job.samples, job.seed)
+    indices = job.indices_at(0, min(_INDICES, job.samples))
     places = [(index, position) for position, index in enumerate(indices)]
+    if job.iterates:
+        return places
     return places + [(index, job.samples + position) for index, position in places[:_LATER]]

@@ -7,7 +7,6 @@ Rules of this file:
   position in the data.
 """
 
-import inspect
 import re
 import runpy
 import sys
@@ -18,14 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.errors import InputError, nearest
-from hocket.profiling.data.order import indices_at
-from hocket.profiling.data.samples import read_samples
+from hocket.profiling.data.batches import Collate
+from hocket.profiling.data.items import Receivers
+from hocket.profiling.data.iterable import IterableSamples, by_position
+from hocket.profiling.data.loader import settings_of
+from hocket.profiling.data.source import SampleSource, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
-from hocket.util.units import show_count
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,12 +48,19 @@ class Job:
         loss: function called as `loss(output, *targets)`, a mean over samples unless `loss_weight` is set. None if the
             output of the model has a `loss`.
         data: map-style dataset with `len(data)`. `data[i]` is one sample without batch dimension: a tensor, a tuple of
-            tensors, or a dictionary of tensors. Several processes read the data, and every read of a sample must return
-            equal values. The global generators of torch, numpy.random and random are seeded for each sample.
+            tensors, or a dictionary of tensors, or anything that `collate` takes. Items that neither the model nor the
+            loss gets may be texts or None, and are dropped. Several processes read the data, and every read of a sample
+            must return equal values. The global generators of torch, numpy.random and random are seeded for each
+            sample. Or a `torch.utils.data.DataLoader`: its dataset is used, and its batch size, order and `collate_fn`
+            where the job has none. Its samplers must be those of `shuffle=True` or `shuffle=False`; `num_workers`,
+            `pin_memory` and `drop_last` have no effect. Or a `torch.utils.data.IterableDataset`, also in a DataLoader:
+            every process that needs samples iterates all of them, epoch after epoch, and picks its own. A resumed run
+            reads the earlier samples again, unless the dataset has `state_dict` and `load_state_dict`. The attribute
+            then is the stream of its samples (`hocket.profiling.data.iterable`).
         optimizer: function from the trainable parameters to the optimizer, such as
             `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
             function receives (name, parameter) pairs.
-        batch_size: global batch size, in samples per optimizer step.
+        batch_size: global batch size, in samples per optimizer step; may be left out if the data is a DataLoader.
         inputs: number of leading tuple items that are positional arguments of the model; the other items go to the
             loss. For dictionaries, the keys in the signature of the forward go to the model, the others to the loss.
             Without a loss, a forward with `**kwargs` gets all keys.
@@ -74,9 +82,16 @@ class Job:
             `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
             `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
             gradients.
+        collate: function from a list of samples, of any type, to a batch: a tensor, a tuple of tensors, or a dictionary
+            of tensors, with the samples along the first dimension, as `collate_fn` of torch's DataLoader. All batches
+            must have one shape, whatever their number of samples, and the row of a sample must not depend on the other
+            samples. By default samples of equal shapes are stacked.
+        shuffle: True for another order in each epoch, which `seed` determines; False for the order of the data in each
+            epoch. By default that of the DataLoader, or True.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
-        samples: length of the data, which must not change.
+        samples: length of the data, which must not change; of iterable data, the number of its first samples that
+            checks and measurements read.
         own: for a job in a shorter precision, the original job with the master weights.
         written: for a job with a derived model (another precision, subtasks, a tensor-parallel shard), the user's job.
     """
@@ -85,7 +100,7 @@ class Job:
     loss: Callable[..., "Tensor"] | None
     data: Any
     optimizer: "Callable[..., Optimizer]"
-    batch_size: int
+    batch_size: int = cast(int, None)
     name: str = ""
     seed: int = 0
     inputs: int = 1
@@ -95,6 +110,8 @@ class Job:
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     callbacks: "Sequence[Any]" = ()
+    collate: Collate | None = None
+    shuffle: bool | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -103,6 +120,9 @@ class Job:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
+        own = {name: getattr(self, name) for name in ("batch_size", "shuffle", "collate")}
+        for name, value in settings_of(self.data, own).items():
+            object.__setattr__(self, name, value)
         if not callable(getattr(self.model, "named_parameters", None)):
             raise InputError("Job.model", type(self.model).__name__, "a torch.nn.Module")
         if self.loss is not None and not callable(self.loss):
@@ -113,7 +133,8 @@ class Job:
         for name, least in (("batch_size", 1), ("seed", 0), ("inputs", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"Job.{name}", repr(value), f"a whole number >= {least}")
+                hint = "Only data that is a DataLoader has a batch size of its own." if value is None else ""
+                raise InputError(f"Job.{name}", repr(value), f"a whole number >= {least}", hint)
         if not isinstance(self.name, str):
             raise InputError("Job.name", repr(self.name), "a text")
         if self.precision not in (None, *PRECISIONS):
@@ -126,15 +147,12 @@ class Job:
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
+        if self.collate is not None and not callable(self.collate):
+            raise InputError("Job.collate", type(self.collate).__name__, "a function from a list of samples, or None")
         if self.lr_schedule is not None:
             check_lr_schedule(self.lr_schedule)
-        if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
-            raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
-        object.__setattr__(self, "samples", len(self.data))
-        if self.samples < self.batch_size:
-            hint = "Lower batch_size or give more data."
-            found, expected = show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}"
-            raise InputError("Job.data", found, expected, hint)
+        object.__setattr__(self, "data", by_position(self.data, self.batch_size))
+        object.__setattr__(self, "samples", samples_in(self.data, self.batch_size, self.shuffle))
 
     @property
     def origin(self) -> Origin:
@@ -144,6 +162,11 @@ class Job:
             InputError: no such location exists; the error gives the next step.
         """
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
+
+    @property
+    def iterates(self) -> bool:
+        """True if the data is an IterableDataset: the index of a sample is its position in the stream."""
+        return isinstance(self.data, IterableSamples)
 
     @property
     def as_written(self) -> "Job":
@@ -165,7 +188,7 @@ class Job:
         return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
-        """Stack samples into a batch.
+        """Stack or collate samples into a batch.
 
         With `precision`, the model's floating-point inputs are cast to it in the compute copy of the job.
 
@@ -178,28 +201,19 @@ class Job:
             Dictionary from names to tensors of shape (samples, ...).
 
         Raises:
-            InputError: a sample cannot be read, has another shape, or is not made of tensors; the error names it.
+            InputError: a sample cannot be read, has another shape, or is not made of tensors; the error names it. Or
+                `collate` fails, or returns another shape than for the first batch.
         """
         import torch
 
-        samples = read_samples(self.data, indices, indices if positions is None else positions, self.seed)
-        first = samples[0]
-        out: Batch = {}
-        for name in first:
-            column = []
-            for i, sample in zip(indices, samples, strict=True):
-                if sample.keys() != first.keys():
-                    expected = f"{list(first)}, as in the other samples"
-                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", expected)
-                if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
-                    found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
-                    expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as in sample {indices[0]}"
-                    raise InputError(f"Job.data[{i}]", found, expected, "Pad or crop the samples to one shape.")
-                column.append(sample[name])
-            out[name] = torch.stack(column)
+        out = self._source.batch(indices, indices if positions is None else positions)
         if self.own is not None and self.precision is not None:
             short = getattr(torch, self.precision)
-            ours = list(out)[: self.inputs] if "item0" in out else [key for key in out if self._accepts(key)]
+            ours = (
+                list(out)[: self.inputs]
+                if "item0" in out
+                else [key for key in out if self._source.receivers.accepts(key)]
+            )
             out.update({name: out[name].to(short) for name in ours if out[name].is_floating_point()})
         return out
 
@@ -209,14 +223,7 @@ class Job:
         Returns:
             (args of the model, kwargs of the model, args of the loss, kwargs of the loss).
         """
-        if "item0" in batch:
-            values = tuple(batch.values())
-            if len(values) < self.inputs:
-                raise InputError("Job.inputs", str(self.inputs), f"at most {len(values)}, the items of a sample")
-            return values[: self.inputs], {}, values[self.inputs :], {}
-        to_model = {key: value for key, value in batch.items() if self._accepts(key)}
-        to_loss = {key: value for key, value in batch.items() if key not in to_model}
-        return (), to_model, (), to_loss
+        return self._source.receivers.split(batch)
 
     def loss_of(self, batch: Batch) -> "Tensor":
         """Run the model and the loss on a batch.
@@ -243,26 +250,26 @@ class Job:
         Raises:
             InputError: see `batch`; or the length of the data has changed since the job was made.
         """
-        if len(self.data) != self.samples:
-            found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
-            hint = "Keep the length of the data constant: it determines the order of the samples."
-            raise InputError("Job.data", found, expected, hint)
-        indices = indices_at(position, count, self.samples, self.seed)
-        return self.batch(indices, range(position, position + count))
+        self._source.check_length()
+        return self.batch(self.indices_at(position, count), range(position, position + count))
+
+    def indices_at(self, position: int, count: int) -> list[int]:
+        """Return the indices of the next `count` samples of the sample stream.
+
+        Arguments:
+            position: number of earlier samples in the stream, over all epochs.
+        """
+        return self._source.indices_at(position, count)
 
     def batch_of_step(self, step: int) -> Batch:
         """Return the global batch of one optimizer step."""
         return self.batch_at(step * self.batch_size, self.batch_size)
 
-    def _accepts(self, key: str) -> bool:
-        known, takes_all = self._signature
-        return key in known or (takes_all and self.loss is None)
-
     @cached_property
-    def _signature(self) -> tuple[frozenset[str], bool]:
-        parameters = inspect.signature(self.model.forward).parameters.values()
-        known = frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-        return known, any(p.kind is p.VAR_KEYWORD for p in parameters)
+    def _source(self) -> SampleSource:
+        # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
+        receivers = Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
+        return SampleSource(self.data, self.samples, self.seed, self.shuffle, self.collate, receivers)
 
 
 def _positive(value: Any) -> bool:

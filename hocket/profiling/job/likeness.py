@@ -50,7 +50,11 @@ def likeness(job: "Job") -> Likeness:
         "loss_weight": value_or_name(job.loss_weight),
         "lr_schedule": value_or_name(job.lr_schedule),
     }
-    settings |= {"samples": len(job.data)}
+    settings |= {"samples": job.samples}
+    if job.collate is not None:
+        settings |= {"collate": value_or_name(job.collate)}
+    if job.shuffle is False:
+        settings |= {"shuffle": False}
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
@@ -116,9 +120,8 @@ def _optimizer(job: "Job") -> dict[str, Any]:
 def _data(job: "Job") -> dict[str, Sums]:
     """Return the checksums of the first samples, by index; empty if they cannot be read."""
     from hocket.profiling.data.checksums import sums_of
-    from hocket.profiling.data.order import indices_at
 
-    indices = indices_at(0, min(_SAMPLES, job.samples), job.samples, job.seed)
+    indices = job.indices_at(0, min(_SAMPLES, job.samples))
     try:
         return {str(i): sums_of(job.batch([i], [position]))[0] for position, i in enumerate(indices)}
     except InputError:
@@ -126,7 +129,7 @@ def _data(job: "Job") -> dict[str, Sums]:
 
 
 def value_or_name(given: Any) -> Any:
-    """Describe a loss, a loss weight or a schedule: its value, or the name of the function."""
+    """Describe a loss, a loss weight, a schedule or a collate function: its value, or the name of the function."""
     from hocket.profiling.job.loss_weight import Tokens
 
     if given is None or isinstance(given, str):

@@ -19,7 +19,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.checks.index_errors import naming_samples
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.job.clip import scale_down, squares_of
 from hocket.profiling.job.optimizer import optimizer_of
 from hocket.profiling.job.precision import masters
@@ -145,7 +144,7 @@ class WorkerCosts:
         job = self.captured.job
         position = self._loaded * self.size
         batch = job.batch_at(position, self.size)
-        self._indices = indices_at(position, self.size, job.samples, job.seed)
+        self._indices = job.indices_at(position, self.size)
         self._loaded += 1
         loaded = self.captured.inputs(batch, self.device)
         if self.device.type == "cuda":

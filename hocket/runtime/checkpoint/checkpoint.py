@@ -39,6 +39,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hocket.errors import HocketError, InputError, WorkerLost
+from hocket.profiling.data.iterable import StreamState
 from hocket.profiling.measure.quiet_warnings import unwarned
 from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
 from hocket.runtime.kv_exchange import KVExchange
@@ -72,6 +73,8 @@ class Position:
             unknown.
         strategy: name and configuration of the plan's strategy, such as "flush 2-1"; None if unknown.
         written_s: time of the save, in seconds since 1970; None if unknown.
+        shuffle: False if each epoch had the order of the data; otherwise None.
+        data_state: state of iterable data after these samples; None without one.
     """
 
     step: int
@@ -86,6 +89,8 @@ class Position:
     data_samples: int | None = None
     strategy: str | None = None
     written_s: float | None = None
+    shuffle: bool | None = None
+    data_state: StreamState | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -7,7 +7,7 @@ segment is the part of a run between two checkpoints.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from hocket.errors import InputError, WorkerLost
+from hocket.profiling.data.iterable import IterableSamples, StreamState
 from hocket.profiling.job.job import Job
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position, by_samples, damaged_path, names_in, newest, save
 from hocket.runtime.checkpoint.entries import flat, in_parts, like_in, nested, not_finite_in, unheld_by, wanted
@@ -115,6 +116,8 @@ class CheckpointManager:
             "optimizer's group state of": without_group_state(self._job, state),
         }
         engine.load(state)
+        if isinstance(self._job.data, IterableSamples):
+            self._job.data.restore(found.position.samples, found.position.data_state)
         stored = found.load(lambda name: name.partition(".")[2] in unheld and name.startswith("model."))
         unheld.update(like_in(stored, unheld))
         for told in self._missing(found, lacking):
@@ -155,11 +158,13 @@ class CheckpointManager:
             profile_digest=layout.profile_digest,
             dtype=self._job.dtype,
             seed=self._job.seed,
-            data_samples=self._job.samples,
+            data_samples=None if self._job.iterates else self._job.samples,
             rule=program.rule.kind,
             weight_versions=self._versions,
             strategy=program.name,
             written_s=self._now(),
+            shuffle=None if self._job.shuffle is not False else False,
+            data_state=self._data_state(step * layout.batch_size),
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
         bad = self._board.share(not_finite_in(state, self._job))
@@ -184,6 +189,18 @@ class CheckpointManager:
             own = self._own_of(state)
             held = copied({name: value for name, value in state.items() if name in own})
             self._thread.start(partial(write, held, self._writes))
+
+    def _data_state(self, position: int) -> StreamState | None:
+        """Return the state of iterable data of the first worker that has read up to a position, if there is any.
+
+        It is a collective call if the dataset has a state.
+        """
+        data = self._job.data
+        if not isinstance(data, IterableSamples) or not data.has_state:
+            return None
+        own = data.state_at(position)
+        found = self._board.share(None if own is None else asdict(own))
+        return next((StreamState(**state) for state in found if state is not None), None)
 
     @contextmanager
     def save_errors_first(self) -> Iterator[None]:

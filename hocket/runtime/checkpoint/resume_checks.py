@@ -74,7 +74,9 @@ def other_order(position: Position, job: Job) -> str:
     if position.seed is None or position.data_samples is None:
         return ""
     old, new = position.data_samples, job.samples
+    before, after = position.shuffle is not False, job.shuffle is not False
     told = [f"with seed {position.seed}, and the job has seed {job.seed}"] if position.seed != job.seed else []
+    told += [f"with shuffle={before}, and the job has shuffle={after}"] if before != after else []
     told += [f"on {show_count(old, 'sample')}, and the data has {new}"] if old != new else []
     if not told:
         return ""

@@ -61,7 +61,7 @@ def computed_types(captured: Captured) -> set[torch.dtype]:
     """
     stage = Stage(captured, range(len(captured.layers)))
     names, parameters = captured.batch_names, stage.parameters()
-    batch = captured.job.batch([i % len(captured.job.data) for i in range(captured.microbatch_size)])
+    batch = captured.job.batch([i % captured.job.samples for i in range(captured.microbatch_size)])
     values = {names[key]: value.to(stage.device) for key, value in batch.items() if key in names}
     met = _Met(parameters.values())
     devices = [stage.device] if stage.device.type == "cuda" else []

@@ -1,15 +1,15 @@
 """Stream: samples and random seeds of each microbatch of a run.
 
-Samples form one endless stream, in which every epoch has its own shuffled order. A microbatch is a piece of the stream,
-and its position determines its seeds. So plans with the same microbatch size train on the same samples with the same
-dropout masks, for any devices, schedules and segments. A recomputed forward gives the same result.
+Samples form one endless stream, in which every epoch has its own shuffled order, or that of the data (`Job.shuffle`). A
+microbatch is a piece of the stream, and its position determines its seeds. So plans with the same microbatch size train
+on the same samples with the same dropout masks, for any devices, schedules and segments. A recomputed forward gives the
+same result.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.errors import InputError
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.seeding import mixed
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch
@@ -54,8 +54,7 @@ class Stream:
         Arguments:
             merged: number of microbatches that begin with this one.
         """
-        job = self.job
-        return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
+        return self.job.indices_at(self.position(microbatch), self.samples(microbatch, merged))
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
         """Load the tensors of a microbatch by key; each has the shape (samples, ...).

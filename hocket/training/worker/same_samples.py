@@ -6,7 +6,6 @@ for each load of these samples, and one per KB of integers; later loads cost not
 """
 
 from hocket.profiling.data.checksums import Sums, sums_of
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.repeatable import check_alike, check_reads, reads_of
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch
@@ -63,4 +62,4 @@ class Reads:
                 read.setdefault(int(position), {})[rank] = sums
         job = self._job
         for position in sorted(read):
-            check_alike(indices_at(position, 1, job.samples, job.seed)[0], read[position])
+            check_alike(job.indices_at(position, 1)[0], read[position])
