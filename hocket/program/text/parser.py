@@ -115,6 +115,10 @@ def parse_program(text: str, place: str = "program") -> Program:
     swaps = line == "swaps"
     if swaps:
         line = reader.next()
+    prefetch = 0
+    if line and line.startswith("prefetch "):
+        prefetch = _number(reader, line.removeprefix("prefetch "), least=1)
+        line = reader.next()
     while line and line.startswith("stage "):
         if len(stages) == MAX_STAGES:
             reader.fail("one more stage", f"at most {MAX_STAGES} stages")
@@ -129,7 +133,7 @@ def parse_program(text: str, place: str = "program") -> Program:
     except InputError as error:
         raise InputError(f"{place}, {error.place}", error.found, error.expected) from None
     prologue, period, epilogue = map(freeze, _parts(reader, line))
-    return Program(name, tuple(stages), rule, stride, admitted, prologue, period, epilogue, swaps)
+    return Program(name, tuple(stages), rule, stride, admitted, prologue, period, epilogue, swaps, prefetch)
 
 
 def _header(reader: _Reader, key: str) -> str:
