@@ -4,7 +4,8 @@ This file has the state that a worker keeps between segments. Other files define
 
 - segment.py runs a segment. The first compute lane runs in the thread that calls `run`. It begins the transfers of
   other lanes and waits for the values that it reads (transfers.py).
-- Further compute lanes, for waves, and swap lanes have their own threads (compute_lanes.py, shared_values.py).
+- Further compute lanes, for waves, swap lanes and the load lane have their own threads (compute_lanes.py,
+  shared_values.py).
 - device.py defines the meaning of instructions.
 
     worker = Worker(executable)                       # a collective call: every rank of the default process group
@@ -124,8 +125,8 @@ class Worker:
         store = self.device.start(position)
         self._recorder.begin()
         self._recorder.memory.look(0)  # before a receive is posted
-        swaps, waves = self._lane_table.swaps, self._lane_table.waves
-        exchange = SharedValues(len(swaps), store) if swaps else Exchange(len(waves))
+        swaps, others = self._lane_table.swaps, len(self._lane_table.waves) + len(self._lane_table.loads)
+        exchange = SharedValues(len(swaps), store) if swaps else Exchange(others)
         transfers = Transfers(
             self.device, self._lane_table, self._groups, self._handover, self._recorder, exchange.look_again
         )
