@@ -44,6 +44,7 @@ class Feature(StrEnum):
     SWAP = "swap"
     SKIP = "on_nan: skip"
     PREFETCH = "prefetch"
+    LOADERS = "loaders"
 
 
 def _in_parts(who: str, instead: str) -> str:
@@ -147,6 +148,9 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.PREFETCH, Feature.WAVES): (
         "each wave loads in its own compute lane, while the other wave computes; leave prefetch out of the plan"
+    ),
+    (Feature.LOADERS, Feature.WAVES): (
+        "the loads of two waves have no fixed order, in which loaders could read ahead; leave loaders out"
     ),
     (Feature.SKIP, Feature.ASYNCHRONOUS): (
         "all devices have to skip the same update, but here stages (or waves) update at different times, with "

@@ -37,6 +37,8 @@ from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
 from hocket.runtime.engine.transport.transfers import Transfers
+from hocket.runtime.loading.loaders import Loaders, places_of
+from hocket.runtime.loading.order import loads_of
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.progress.observer import Observer, Unobserved
 from hocket.runtime.stage.device import Device
@@ -63,6 +65,7 @@ class Worker:
         shared_memory: bool = True,
         memory: MemoryManager | None = None,
         guard: Guard | None = None,
+        loaders: Loaders | None = None,
     ) -> None:
         """Create the worker, with connections to all others.
 
@@ -73,6 +76,7 @@ class Worker:
             clock: current time in seconds, to record every instruction; None to record nothing.
             shared_memory: True to send messages between CPU workers of one machine through shared memory.
             memory, guard: see Device.
+            loaders: processes that read this device's samples; None to read them in this process.
 
         Raises:
             InputError: the number of workers differs from the number of devices in the plan.
@@ -101,6 +105,10 @@ class Worker:
         self.device = Device(executable, self.number, self._losses.note, memory, self._stream_of, guard)
         parts = {s: runner.part for s, runner in self.device.stages.items()}
         self._lane_table = LaneTable(program, self.number)
+        self._loaders = loaders if loaders is not None and any(loads_of(program, self.number, 1)) else None
+        if self._loaders is not None:
+            take = self._loaders.take
+            self.device.microbatches.read = lambda microbatch, merged: take(self.device.stream, microbatch, merged)
         self._groups = Groups(executable, self.number, Layouts(executable.captured, layout, parts), shared_memory)
         self._division = division
         if division is not None:
@@ -123,6 +131,8 @@ class Worker:
             PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
         """
         store = self.device.start(position)
+        if self._loaders is not None:
+            self._loaders.begin(places_of(self.device.stream, loads_of(self.program, self.number, repeats)))
         self._recorder.begin()
         self._recorder.memory.look(0)  # before a receive is posted
         swaps, others = self._lane_table.swaps, len(self._lane_table.waves) + len(self._lane_table.loads)

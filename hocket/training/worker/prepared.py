@@ -25,6 +25,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.program.check.check import check, refuse
+from hocket.program.order import waves
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
@@ -43,12 +44,17 @@ _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Rank of a worker, its local rank on its machine, and the rendezvous store."""
+    """Rank of a worker, its local rank on its machine, and the rendezvous store.
+
+    Attributes:
+        folder: folder that is removed after the run, for temporary files; None without one.
+    """
 
     rank: int
     workers: int
     local_rank: int
     store: Store
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,8 @@ def prepare(
         check_sparse_gradients(job, "a callback wants their norm")
         captured = with_norm(captured)
         program, layout = plan.compile(captured), plan.layout(captured)
+    if options.loaders and waves(program.rule):
+        check_together("loaders", Feature.LOADERS, Feature.WAVES)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
     return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)

@@ -24,6 +24,7 @@ from hocket.profiling.job.loss_weight import Tokens
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.loading.loaders import Loaders
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.replay import check_guards
 from hocket.runtime.progress.heartbeat import WorkerState
@@ -81,7 +82,12 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
         guard = Guard(options.on_nan, report)
         clock = time.perf_counter if recording is not None else None
-        engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
+        loaders = Loaders(captured.job, options.loaders, device, rank_info.folder) if options.loaders else None
+        if loaders is not None:
+            stack.callback(loaders.close)
+        engine = Worker(
+            made.executable, observer=watched, clock=clock, memory=memory, guard=guard, loaders=loaders
+        )
         engine.device.microbatches.on_load = reads.take
         checkpoints = _checkpoint_manager(made, options, rank_info, board)
         if checkpoints is not None:
