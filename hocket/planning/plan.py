@@ -19,7 +19,7 @@ from hocket.hardware.groups import Grouped, grouped
 from hocket.profiling.profile import is_cpu
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
-from hocket.program.passes.prefetch import MAX_PREFETCH
+from hocket.program.passes.prefetch import check_loaders, check_prefetch
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rank_layout import RankLayout
@@ -165,6 +165,7 @@ class Plan:
         prefetch: number of microbatches that are loaded ahead, beside computation: while a forward pass runs, inputs of
             so many later microbatches may wait on its device. 0: a microbatch is loaded directly before its forward
             pass, and computation waits.
+        loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker.
         format: name and version of the file format: always "hocket-plan-1".
     """
 
@@ -186,6 +187,7 @@ class Plan:
     shard: str = "none"
     swap: Swapping | None = None
     prefetch: int = 0
+    loaders: int = 0
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -204,12 +206,12 @@ class Plan:
             raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
         if self.tensor < 1:
             raise InputError("tensor", str(self.tensor), ">= 1")
-        if not 0 <= self.prefetch <= MAX_PREFETCH:
-            raise InputError("prefetch", str(self.prefetch), f"a number of microbatches from 0 to {MAX_PREFETCH}")
+        check_prefetch(self.prefetch)
+        check_loaders(self.loaders)
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
                 raise InputError(key, "true, with tensor: 1", "false", "Set `tensor` to 2 or more.")
-        check_together("plan", *self.features)
+        check_together("plan", *self.features, *([Feature.LOADERS] if self.loaders else []))
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         cluster = self.group.cluster
@@ -386,9 +388,10 @@ class Plan:
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
-        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch")
+        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch", "loaders")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
-        plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none", "prefetch": 0}
+        plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
+        plain |= {"prefetch": 0, "loaders": 0}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         if self.swap is not None:
             swap = {k: v for k, v in slim["swap"].items() if v not in (None, False, 0, [])}

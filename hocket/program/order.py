@@ -425,8 +425,9 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
             return permits, (Value(ValueKind.INPUT, stage, index),)
         case Kind.FORWARD:
             reads, writes = forward_values(stages, rule, stage, index, instruction.again)
-            permits = program.prefetch and stages[stage].batch and not instruction.again
-            return reads, (*writes, program.next_permit(stage, index)) if permits else writes
+            if program.prefetch and stages[stage].batch and not instruction.again:
+                writes = (*writes, program.next_permit(stage, index))
+            return reads, writes
         case Kind.BACKWARD:
             return backward_values(stages, rule, stage, index)
         case Kind.NORM:

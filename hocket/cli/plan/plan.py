@@ -97,6 +97,13 @@ def plan(
             "forward pass.",
         ),
     ] = 0,
+    loaders: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="For profiles: processes of each worker that read its samples ahead. Best with --prefetch 1 or more.",
+        ),
+    ] = 0,
     buckets: Annotated[
         str,
         typer.Option(
@@ -217,6 +224,7 @@ def plan(
             buckets=_buckets(buckets),
             swap=swap,
             prefetch=prefetch,
+            loaders=loaders,
         )
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -234,8 +242,9 @@ def plan(
         return
     if swap is not None:
         raise InputError("--swap", "an analytic model", "a profile: plans of analytic models never swap")
-    if prefetch:
-        raise InputError("--prefetch", "an analytic model", "a profile: an analytic model has no data to load")
+    for name, count in (("--prefetch", prefetch), ("--loaders", loaders)):
+        if count:
+            raise InputError(name, "an analytic model", "a profile: an analytic model has no data to load")
     if tensor_profile:
         raise InputError(
             "--tensor-profile",

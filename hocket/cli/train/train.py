@@ -46,8 +46,13 @@ def train(
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
     loaders: Annotated[
-        int, typer.Option(help="Processes of each worker that read its samples ahead; 0: the worker reads them.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes of each worker that read its samples ahead; 0: the worker reads them. Default: as the plan says.",
+            show_default=False,
+        ),
+    ] = None,
     pin: Annotated[
         bool | None,
         typer.Option(

@@ -66,6 +66,7 @@ class PlannedRun:
         batch: samples of a batch, and of a microbatch.
         swap: settings of swapping as the plan has them; None without swaps.
         prefetch: number of microbatches that are loaded ahead.
+        loaders: number of processes of each worker that read its samples ahead.
     """
 
     profile: ModelProfile
@@ -76,6 +77,7 @@ class PlannedRun:
     batch: tuple[int, int]
     swap: Swapping | None = None
     prefetch: int = 0
+    loaders: int = 0
 
     @classmethod
     def of(cls, plan: Plan, profile: ModelProfile) -> "PlannedRun":
@@ -99,15 +101,15 @@ class PlannedRun:
         code = {k for stage, cut in zip(plan.stages, cuts, strict=True) if stage.compile for k in cut.layers}
         own = of_group(profile.compiling(code) if code else profile, plan.group)
         batch = (plan.batch_size, plan.microbatch_size)
-        return cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap, plan.prefetch)
+        ahead = {"prefetch": plan.prefetch, "loaders": plan.loaders}
+        return cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap, **ahead)
 
     @classmethod
     def of_choice(cls, space: SearchSpace, strategy: str, choice: Candidate) -> "PlannedRun":
         """A candidate of a strategy on the devices of a search."""
         batch = (space.batch_size, choice.microbatch_size)
-        return cls(
-            space.profile, space.cluster, strategy, choice.options, choice.stages, batch, prefetch=space.prefetch
-        )
+        ahead = {"prefetch": space.prefetch, "loaders": space.loaders}
+        return cls(space.profile, space.cluster, strategy, choice.options, choice.stages, batch, **ahead)
 
     @cached_property
     def shapes(self) -> tuple[StageShape, ...]:
@@ -126,8 +128,8 @@ class PlannedRun:
             InputError: the stages do not fit the profile.
         """
         samples = microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes
-        columns, swaps = _columns(self.profile), self.swap is not None
-        return CostModel(self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps)
+        own = {"columns": _columns(self.profile), "swaps": self.swap is not None, "loaders": self.loaders}
+        return CostModel(self.profile, self.cluster, self.cuts, samples, **own)
 
     @cached_property
     def sized_swap(self) -> Swapping | None:

@@ -32,4 +32,5 @@ def make_plan(space: SearchSpace, name: str, candidate: Candidate, profile_path:
         dtype=space.profile.dtype if space.profile.digest_of_model else "",
         shard=candidate.stages[0].shard,
         prefetch=space.prefetch,
+        loaders=space.loaders,
     )

@@ -174,9 +174,8 @@ class _Width:
         profile, request = self.profile, self.request
         group = grouped(self.cluster, profile.tensor, slices=not profile.sequence_parallel)
         sizes = tuple(request.microbatch_sizes)
-        shard, prefetch = request.shard, request.prefetch
-        own, batch = of_group(profile, group), request.batch_size
-        space = SearchSpace(own, group.cluster, batch, sizes, shard=shard, prefetch=prefetch)
+        space = SearchSpace(of_group(profile, group), group.cluster, request.batch_size, sizes, shard=request.shard)
+        space = replace(space, prefetch=request.prefetch, loaders=request.loaders)
         if not profile.elementwise_step:
             profile.check_shard("shard", request.shard or "none")
             space = replace(space, shard="none")

@@ -15,6 +15,7 @@ before it and its forward in both lanes.
 
 from dataclasses import replace
 
+from hocket.errors import InputError
 from hocket.program.instruction import LOAD, Instruction, Kind, computes
 from hocket.program.order import waves
 from hocket.program.program import Lane, Lanes, Program, freeze
@@ -22,6 +23,28 @@ from hocket.util.compatibility import Feature, check_together
 
 MAX_PREFETCH = 256
 """Largest number of microbatches to load ahead."""
+MAX_LOADERS = 256
+"""Largest number of processes that read the samples of a worker."""
+
+
+def check_prefetch(count: int) -> None:
+    """Refuse a number of microbatches to load ahead that is out of range.
+
+    Raises:
+        InputError: it is.
+    """
+    if type(count) is not int or not 0 <= count <= MAX_PREFETCH:
+        raise InputError("prefetch", repr(count), f"a number of microbatches from 0 to {MAX_PREFETCH}")
+
+
+def check_loaders(count: int) -> None:
+    """Refuse a number of loader processes that is out of range.
+
+    Raises:
+        InputError: it is.
+    """
+    if type(count) is not int or not 0 <= count <= MAX_LOADERS:
+        raise InputError("loaders", repr(count), f"a number of processes from 0 to {MAX_LOADERS}")
 
 
 def with_prefetch(program: Program, count: int) -> Program:

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -155,13 +155,15 @@ class Loaders:
         except (RuntimeError, OSError, EOFError) as error:  # a dead process also closes its connections
             if str(error).startswith("Caught "):  # an error in a process that lives
                 raise
+            found = f"{type(error).__name__}: {error}".strip().rstrip(".")
             raise LoaderLost(
-                f"a process that reads samples (--loaders) died: {type(error).__name__}: {str(error).strip().rstrip(".")}. If you did not end "
-                "it, the machine may have run out of memory: use fewer loaders"
+                f"a process that reads samples (--loaders) died: {found}. If you did not end it, the machine may have "
+                "run out of memory: use fewer loaders"
             ) from error
 
 
-def _unchanged(read: _Read) -> _Read:
+def _unchanged(read: Any) -> Any:
+    """Leave out torch's conversion of a microbatch to tensors: it has tensors."""
     return read
 
 
@@ -201,4 +203,3 @@ def places_of(stream: Stream, loads: Iterable[tuple[int, int]]) -> Iterator[Plac
         loads: first microbatch and number of merged microbatches of each load (order.py).
     """
     return ((stream.position(m), stream.samples(m, merged)) for m, merged in loads)
-

@@ -5,13 +5,13 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 from hocket.errors import InputError, nearest
+from hocket.program.passes.prefetch import check_loaders
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 
 DEVICES = ("auto", "cpu", "cuda")
 ON_NAN = ("stop", "skip", "go")
 # Exit code of a run that was stopped, with or without a saved checkpoint.
 INTERRUPTED = 130
-_MAX_LOADERS = 256  # per worker
 _MAX_THREADS = 1024  # per worker; with many more, libraries fail to start them
 
 
@@ -36,8 +36,8 @@ class Options:
             never saved.
         device: torch device of tensors: auto (from the plan's cluster), cpu or cuda.
         threads: number of CPU threads of each worker.
-        loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker. Every
-            process needs memory for the job's data that it changes, and for 2 microbatches.
+        loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker. None for
+            the plan's.
         pin: True to pin each local worker to its own cores. None to pin if the workers need more than half of the
             cores.
         silence_s: seconds without a heartbeat after which a worker counts as lost.
@@ -61,7 +61,7 @@ class Options:
     on_nan: str = "stop"
     device: str = "auto"
     threads: int = 1
-    loaders: int = 0
+    loaders: int | None = None
     pin: bool | None = None
     silence_s: float = 60.0
     stall_s: float = 1800.0
@@ -81,8 +81,8 @@ class Options:
             _check_count("every", self.every)
         if self.threads > _MAX_THREADS:
             raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
-        if not isinstance(self.loaders, int) or isinstance(self.loaders, bool) or not 0 <= self.loaders <= _MAX_LOADERS:
-            raise InputError("loaders", repr(self.loaders), f"a whole number from 0 to {_MAX_LOADERS}")
+        if self.loaders is not None:
+            check_loaders(self.loaders)
         for name in ("checkpoint", "trace", "weights"):
             if getattr(self, name) == "":  # as a path, it is the working directory
                 raise InputError(name, "an empty path", "a path, or None")

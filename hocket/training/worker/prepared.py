@@ -72,6 +72,7 @@ class Prepared:
         group: the device of the program that the worker runs; with tensor parallelism, the number of its group.
         member: the worker's tensor-parallel rank; 0 without tensor parallelism.
         device: torch device of its tensors.
+        loaders: number of processes that read the worker's samples ahead.
     """
 
     job: Job
@@ -85,6 +86,7 @@ class Prepared:
     group: int
     member: int
     device: torch.device
+    loaders: int = 0
 
     @property
     def executable(self) -> Executable:
@@ -154,11 +156,12 @@ def prepare(
         check_sparse_gradients(job, "a callback wants their norm")
         captured = with_norm(captured)
         program, layout = plan.compile(captured), plan.layout(captured)
-    if options.loaders and waves(program.rule):
+    loaders = plan.loaders if options.loaders is None else options.loaders
+    if loaders and waves(program.rule):
         check_together("loaders", Feature.LOADERS, Feature.WAVES)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
-    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
+    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device, loaders)
 
 
 def _summed(cuts: Sequence[StageCut], ties: Sequence[Sequence[int]], layers: Sequence[CapturedLayer]) -> set[str]:
