@@ -101,15 +101,15 @@ class PlannedRun:
         code = {k for stage, cut in zip(plan.stages, cuts, strict=True) if stage.compile for k in cut.layers}
         own = of_group(profile.compiling(code) if code else profile, plan.group)
         batch = (plan.batch_size, plan.microbatch_size)
-        ahead = {"prefetch": plan.prefetch, "loaders": plan.loaders}
-        return cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap, **ahead)
+        made = cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap)
+        return replace(made, prefetch=plan.prefetch, loaders=plan.loaders)
 
     @classmethod
     def of_choice(cls, space: SearchSpace, strategy: str, choice: Candidate) -> "PlannedRun":
         """A candidate of a strategy on the devices of a search."""
         batch = (space.batch_size, choice.microbatch_size)
-        ahead = {"prefetch": space.prefetch, "loaders": space.loaders}
-        return cls(space.profile, space.cluster, strategy, choice.options, choice.stages, batch, **ahead)
+        made = cls(space.profile, space.cluster, strategy, choice.options, choice.stages, batch)
+        return replace(made, prefetch=space.prefetch, loaders=space.loaders)
 
     @cached_property
     def shapes(self) -> tuple[StageShape, ...]:
@@ -128,8 +128,10 @@ class PlannedRun:
             InputError: the stages do not fit the profile.
         """
         samples = microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes
-        own = {"columns": _columns(self.profile), "swaps": self.swap is not None, "loaders": self.loaders}
-        return CostModel(self.profile, self.cluster, self.cuts, samples, **own)
+        columns, swaps, loaders = _columns(self.profile), self.swap is not None, self.loaders
+        return CostModel(
+            self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps, loaders=loaders
+        )
 
     @cached_property
     def sized_swap(self) -> Swapping | None:
