@@ -129,9 +129,7 @@ class PlannedRun:
         """
         samples = microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes
         columns, swaps, loaders = _columns(self.profile), self.swap is not None, self.loaders
-        return CostModel(
-            self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps, loaders=loaders
-        )
+        return CostModel(self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps, loaders=loaders)
 
     @cached_property
     def sized_swap(self) -> Swapping | None:

@@ -112,13 +112,9 @@ def parse_program(text: str, place: str = "program") -> Program:
     stages: list[StageShape] = []
     updates: list[tuple[int, int]] = []
     line = reader.next()
-    swaps = line == "swaps"
-    if swaps:
-        line = reader.next()
-    prefetch = 0
-    if line and line.startswith("prefetch "):
-        prefetch = _number(reader, line.removeprefix("prefetch "), least=1)
-        line = reader.next()
+    swaps, line = line == "swaps", reader.next() if line == "swaps" else line
+    ahead = line.removeprefix("prefetch ") if line and line.startswith("prefetch ") else ""
+    prefetch, line = (_number(reader, ahead, least=1), reader.next()) if ahead else (0, line)
     while line and line.startswith("stage "):
         if len(stages) == MAX_STAGES:
             reader.fail("one more stage", f"at most {MAX_STAGES} stages")

@@ -65,7 +65,6 @@ class Worker:
         shared_memory: bool = True,
         memory: MemoryManager | None = None,
         guard: Guard | None = None,
-        loaders: Loaders | None = None,
     ) -> None:
         """Create the worker, with connections to all others.
 
@@ -76,7 +75,6 @@ class Worker:
             clock: current time in seconds, to record every instruction; None to record nothing.
             shared_memory: True to send messages between CPU workers of one machine through shared memory.
             memory, guard: see Device.
-            loaders: processes that read this device's samples; None to read them in this process.
 
         Raises:
             InputError: the number of workers differs from the number of devices in the plan.
@@ -105,10 +103,7 @@ class Worker:
         self.device = Device(executable, self.number, self._losses.note, memory, self._stream_of, guard)
         parts = {s: runner.part for s, runner in self.device.stages.items()}
         self._lane_table = LaneTable(program, self.number)
-        self._loaders = loaders if loaders is not None and any(loads_of(program, self.number, 1)) else None
-        if self._loaders is not None:
-            take = self._loaders.take
-            self.device.microbatches.read = lambda microbatch, merged: take(self.device.stream, microbatch, merged)
+        self._loaders: Loaders | None = None
         self._groups = Groups(executable, self.number, Layouts(executable.captured, layout, parts), shared_memory)
         self._division = division
         if division is not None:
@@ -117,6 +112,12 @@ class Worker:
         self._recorder = EngineRecorder(self.device, self._handover, clock)
         if self.device.memory is not None:
             self.device.memory.storages.resized = self._recorder.memory.made
+
+    def read_with(self, loaders: Loaders) -> None:
+        """Let other processes read this device's samples, in the following segments."""
+        if any(loads_of(self.program, self.number, 1)):
+            self._loaders, device = loaders, self.device
+            device.microbatches.read = lambda microbatch, merged: loaders.take(device.stream, microbatch, merged)
 
     # -- a segment
 

@@ -58,7 +58,7 @@ class _Microbatches(Dataset[_Read]):
             return _Read(position, {}, (type(error).__name__, *parts))
 
 
-class _Places(Sampler[Place]):
+class _SegmentPlaces(Sampler[Place]):
     """Places of a segment's microbatches, in the order in which they are loaded."""
 
     def __init__(self) -> None:
@@ -78,13 +78,13 @@ class Loaders:
         """Prepare the loaders; no process is started yet.
 
         Arguments:
-            job: the job whose samples are read.
+            job: the job, with the samples.
             count: number of processes, at least 1.
             device: device of the worker.
             folder: folder for temporary files of the processes; None for the system's. Processes that are killed leave
                 files there.
         """
-        self._places = _Places()
+        self._places = _SegmentPlaces()
         self._batches: Iterator[_Read] | None = None
         parent = os.getpid()
         # The worker may be pinned to a core. Loaders may use all cores that the worker's parent process may use.

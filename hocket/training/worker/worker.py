@@ -82,11 +82,11 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
         guard = Guard(options.on_nan, report)
         clock = time.perf_counter if recording is not None else None
-        loaders = None
+        engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
         if made.loaders:
             loaders = Loaders(captured.job, made.loaders, device, rank_info.folder)
             stack.callback(loaders.close)
-        engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard, loaders=loaders)
+            engine.read_with(loaders)
         engine.device.microbatches.on_load = reads.take
         checkpoints = _checkpoint_manager(made, options, rank_info, board)
         if checkpoints is not None:
