@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -127,14 +128,16 @@ def test_an_error_is_that_of_a_read_in_the_worker(started, monkeypatch) -> None:
 
 @pytest.mark.workers
 def test_the_death_of_a_loader_is_an_error(started) -> None:
-    """Whichever of its signs comes first, within some seconds."""
+    """Whichever of its signs comes first, within some seconds. What it leaves is in the folder that was named."""
     data = stream(Noisy())
-    started.append(loaders := Loaders(data.job, 2, torch.device("cpu")))
-    loaders.begin(places_of(data, ((m, 1) for m in range(FOREVER))))
-    loaders.take(data, 0, 1)
-    children()[0].kill()
-    with pytest.raises(LoaderLost, match=r"^a process that reads samples \(--loaders\) died: "):
-        [loaders.take(data, m, 1) for m in range(1, 50)]
+    with tempfile.TemporaryDirectory() as folder:
+        started.append(loaders := Loaders(data.job, 2, torch.device("cpu"), folder))
+        loaders.begin(places_of(data, ((m, 1) for m in range(FOREVER))))
+        loaders.take(data, 0, 1)
+        children()[0].kill()
+        with pytest.raises(LoaderLost, match=r"^a process that reads samples \(--loaders\) died: "):
+            [loaders.take(data, m, 1) for m in range(1, 50)]
+        loaders.close()
 
 
 @pytest.mark.workers
