@@ -8,6 +8,7 @@ HocketError
  |   |- NotFinite       a loss, a gradient or a weight that is nan or infinite, with its place: exit code 4
  |   `- ProgramError    a program that is not legal, with the place of each problem: exit code 1 from `hocket check`
  |- WorkerLost          a worker died or went silent while training: exit code 3
+ |- LoaderLost          a process that reads samples for a worker died: exit code 3
  |- CallbackFailed      a callback of the user raised an exception while training: exit code 3
  `- InternalError       our bug: please report it
 
@@ -86,6 +87,12 @@ class ProgramError(InputError):
 
 class WorkerLost(HocketError):
     """A worker died, or a peer stopped answering, while a program ran."""
+
+    exit_code = 3
+
+
+class LoaderLost(HocketError):
+    """A process that reads samples for a worker died while a program ran."""
 
     exit_code = 3
 

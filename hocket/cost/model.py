@@ -37,6 +37,7 @@ class CostModel:
             for the type, and instead of the ratio of peak rates.
         columns: the profile's costs by microbatch size, to share among many plans; made if not given.
         swaps: True if values are swapped to the host, so that each has separate memory.
+        loaders: number of processes of each worker that read its samples ahead; 0 if the worker reads them.
     """
 
     profile: ModelProfile
@@ -46,6 +47,7 @@ class CostModel:
     factors: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = field(default=None, repr=False, compare=False)
     swaps: bool = False
+    loaders: int = 0
 
     def __post_init__(self) -> None:
         if not self.samples or min(self.samples) < 1:
@@ -159,7 +161,10 @@ class CostModel:
     def seconds(self, instruction: Instruction, samples: int | None = None) -> float:
         """Seconds of a load or a compute instruction alone on its device.
 
-        - A load is work of the host: it takes the same time for every type of device.
+        - A load is work of the host: it takes the same time for every type of device. With N loaders, it takes an N-th
+          of the profiled seconds: each loader reads on a core of its own, and taking a microbatch that is read, with
+          its copy to the device, takes no longer than that. Without prefetch this is too much where loaders are quick
+          enough: they read while the device computes.
         - A step first copies weights that are kept (runtime/update/weight_versions.py).
         - A norm has only the engine's overhead. The profiled step of a job that clips includes the norm.
         - The first backward of an update copies its gradients into flat buckets if they are summed over replicas.
@@ -176,7 +181,7 @@ class CostModel:
             return 0.0
         size = self.samples_of(instruction) if samples is None else samples
         if instruction.kind is Kind.LOAD:
-            return self._columns.at(size).load_s
+            return self._columns.at(size).load_s / max(1, self.loaders)
         name = self.cluster.node_of(instruction.device).device_type
         factor = 1.0 if name in self._known else self._factors[name]
         columns = self.columns_on(instruction.device)

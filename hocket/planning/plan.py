@@ -19,6 +19,7 @@ from hocket.hardware.groups import Grouped, grouped
 from hocket.profiling.profile import is_cpu
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
+from hocket.program.passes.prefetch import check_loaders, check_prefetch
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rank_layout import RankLayout
@@ -161,6 +162,10 @@ class Plan:
         shard: state that is sharded over a stage's replicas (docs/explanation/sharding.md): "none", "optimizer" for
             optimizer state and the optimizer step, or "full" for weights as well.
         swap: settings for swapping values to host memory (docs/explanation/harmony.md); None without swapping.
+        prefetch: number of microbatches that are loaded ahead, beside computation: while a forward pass runs, inputs of
+            so many later microbatches may wait on its device. 0: a microbatch is loaded directly before its forward
+            pass, and computation waits.
+        loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker.
         format: name and version of the file format: always "hocket-plan-1".
     """
 
@@ -181,6 +186,8 @@ class Plan:
     sequence_parallel: bool = False
     shard: str = "none"
     swap: Swapping | None = None
+    prefetch: int = 0
+    loaders: int = 0
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -199,10 +206,12 @@ class Plan:
             raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
         if self.tensor < 1:
             raise InputError("tensor", str(self.tensor), ">= 1")
+        check_prefetch(self.prefetch)
+        check_loaders(self.loaders)
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
                 raise InputError(key, "true, with tensor: 1", "false", "Set `tensor` to 2 or more.")
-        check_together("plan", *self.features)
+        check_together("plan", *self.features, *([Feature.LOADERS] if self.loaders else []))
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         cluster = self.group.cluster
@@ -235,6 +244,7 @@ class Plan:
             Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
             Feature.COMPILE: any(stage.compile for stage in self.stages),
             Feature.SWAP: self.swap is not None,
+            Feature.PREFETCH: self.prefetch > 0,
         }
         return frozenset(feature for feature, asked in said.items() if asked)
 
@@ -316,7 +326,7 @@ class Plan:
             RefusedError: the strategy does not support the plan.
         """
         shapes = stage_shapes(graph, self.cuts(graph))
-        return compile_strategy(self.strategy, shapes, self.batches.count, self.options, self.swap)
+        return compile_strategy(self.strategy, shapes, self.batches.count, self.options, self.swap, self.prefetch)
 
     def layout(self, graph: LayerGraph) -> RankLayout:
         """Layers, devices, samples and limits of the plan's stages, for an engine.
@@ -378,9 +388,10 @@ class Plan:
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
-        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap")
+        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch", "loaders")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
         plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
+        plain |= {"prefetch": 0, "loaders": 0}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         if self.swap is not None:
             swap = {k: v for k, v in slim["swap"].items() if v not in (None, False, 0, [])}

@@ -54,7 +54,8 @@ class ValueKind(StrEnum):
     ENDED = "end"  # signal to the other wave: a forward (part 0) or backward (part 1) is over: microbatch, part
     LENT = "lent"  # weight gradients that a step has used, for the next step of the other wave: update, bucket
     GATHERED = "full"  # whole weights for one round of the replicas: first microbatch, 0 (forwards) or 1 (backwards)
-    MARK = "mark"  # completion marker of an instruction, without bytes: the period's first microbatch, a serial number
+    MARK = "mark"  # completion marker, without bytes: the period's first microbatch, a serial number; or a permit to
+    # load a microbatch ahead of compute (Program.permit): microbatch, 0
 
 
 # Kinds of values with an index that counts updates. The index of all others counts microbatches.
@@ -130,6 +131,8 @@ class Value(NamedTuple):
 
 COMPUTE = "compute"
 """Lane of the first wave's compute instructions; without waves, of all compute instructions."""
+LOAD = "load"
+"""Lane of all loads of a device that prefetches. Without prefetch, each load is in its stage's compute lane."""
 SWAP_LANES = {Kind.SWAP_IN: "swap_in", Kind.SWAP_OUT: "swap_out"}
 """Lanes of swaps that overlap with compute. All other swaps are in the compute lane."""
 REDUCE = "reduce"

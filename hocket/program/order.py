@@ -421,9 +421,13 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
     stage, index = instruction.stage, instruction.index
     match instruction.kind:
         case Kind.LOAD:
-            return (), (Value(ValueKind.INPUT, stage, index),)
+            permits = (program.permit(stage, index),) if program.prefetch else ()
+            return permits, (Value(ValueKind.INPUT, stage, index),)
         case Kind.FORWARD:
-            return forward_values(stages, rule, stage, index, instruction.again)
+            reads, writes = forward_values(stages, rule, stage, index, instruction.again)
+            if program.prefetch and stages[stage].batch and not instruction.again:
+                writes = (*writes, program.next_permit(stage, index))
+            return reads, writes
         case Kind.BACKWARD:
             return backward_values(stages, rule, stage, index)
         case Kind.NORM:

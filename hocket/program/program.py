@@ -138,6 +138,8 @@ class Program:
         prologue, period, epilogue: instructions by (device, lane).
         swaps: True if everything that a device keeps between periods is on its host, as copies ~1
             (program/passes/swapping/insert.py).
+        prefetch: number of microbatches that each stage of a device loads ahead, in a lane of their own
+            (program/passes/prefetch.py); 0 if loads are in the compute lanes.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Program:
     period: Lanes
     epilogue: Lanes
     swaps: bool = False
+    prefetch: int = 0
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
@@ -208,12 +211,34 @@ class Program:
         return self._moved(value, repeats * self.stride)
 
     def initial(self, device: int) -> tuple[Value, ...]:
-        """Values on a device before a run: version 0 of weights and optimizer state."""
-        return tuple(self._kept(device, lambda stage: 0))
+        """Values on a device before a run: version 0 of weights and optimizer state, and the first permits to load."""
+        return (*self._kept(device, lambda stage: 0), *self._permits(device, 0))
 
     def final(self, device: int, repeats: int) -> tuple[Value, ...]:
-        """Values on a device after a run: its newest weights and optimizer state."""
-        return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
+        """Values on a device after a run: its newest weights and optimizer state, and unused permits to load."""
+        kept = self._kept(device, lambda stage: self.updates(stage, repeats))
+        return (*kept, *self._permits(device, self.microbatches(repeats)))
+
+    def permit(self, stage: int, microbatch: int) -> Value:
+        """Marker that a load reads: the microbatch may be loaded ahead of compute."""
+        return Value(ValueKind.MARK, stage, microbatch, 0)
+
+    def next_permit(self, stage: int, microbatch: int) -> Value:
+        """Marker that a forward writes: its replica may load one more microbatch."""
+        return self.permit(stage, microbatch + (self.prefetch + 1) * self.stages[stage].round)
+
+    @property
+    def load_span(self) -> int:
+        """Maximum number of periods from the forward that writes a permit to the load that reads it."""
+        most = max((stage.round for stage in self.stages if stage.batch), default=0) if self.prefetch else 0
+        return -(-(self.prefetch + 1) * most // max(1, self.stride))
+
+    def _permits(self, device: int, start: int) -> Iterator[Value]:
+        """Yield a device's permits to load when all microbatches before `start` have had their forwards."""
+        for s, stage in enumerate(self.stages):
+            if self.prefetch and stage.batch and device in stage.devices:
+                first = start + stage.devices.index(device) * stage.merged
+                yield from (self.permit(s, first + turn * stage.round) for turn in range(self.prefetch + 1))
 
     def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
         """Yield a device's weights and optimizer state in the given version of each stage."""

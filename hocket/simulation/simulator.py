@@ -60,7 +60,7 @@ def enough_repeats(program: Program, batch: int = 1) -> int:
         batch: number of microbatches after which microbatch sizes repeat. The measured span has a multiple of it,
             and as many go before it: replicas with unlike microbatches share cores until their order repeats.
     """
-    in_flight = max(program.admitted, len(program.stages), 1)
+    in_flight = max(program.admitted, len(program.stages), 1) + program.load_span * program.stride
     warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
     alike = batch // gcd(batch, max(program.stride, 1))
     return max(2 * warm, warm + 1 + alike) + alike - 1

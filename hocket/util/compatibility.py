@@ -43,6 +43,8 @@ class Feature(StrEnum):
     COUPLED_STEPS = "an optimizer that looks at several weights"
     SWAP = "swap"
     SKIP = "on_nan: skip"
+    PREFETCH = "prefetch"
+    LOADERS = "loaders"
 
 
 def _in_parts(who: str, instead: str) -> str:
@@ -139,6 +141,16 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.SWAP, Feature.SHARD_FULL): (
         "values are swapped whole, but weights are sharded except while gathered; use shard: none, or leave swap out "
         "of the plan"
+    ),
+    (Feature.PREFETCH, Feature.SWAP): (
+        "swaps are chosen for inputs that are loaded when they are needed, so inputs that wait would not fit; leave one "
+        "of them out of the plan"
+    ),
+    (Feature.PREFETCH, Feature.WAVES): (
+        "each wave loads in its own compute lane, while the other wave computes; leave prefetch out of the plan"
+    ),
+    (Feature.LOADERS, Feature.WAVES): (
+        "the loads of two waves have no fixed order, in which loaders could read ahead; leave loaders out"
     ),
     (Feature.SKIP, Feature.ASYNCHRONOUS): (
         "all devices have to skip the same update, but here stages (or waves) update at different times, with "

@@ -45,7 +45,7 @@ UNFIT = (
     Feature.COUPLED_STEPS,
 )
 # Neither a plan nor a job asks for it.
-OF_RUNS = (Feature.SKIP,)
+OF_RUNS = (Feature.SKIP, Feature.LOADERS)
 ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT, *OF_RUNS, Feature.WAVES)]
 
 
@@ -79,11 +79,13 @@ class Ask:
     recompute: bool = False
     compile: str = ""
     swap: str = ""
+    prefetch: int = 0
 
     @property
     def case(self) -> Case:
         """Stages, without a model."""
         kind = {"recompute": self.recompute, "rounds": self.rounds, "options": self.options, "shard": self.shard}
+        kind["prefetch"] = self.prefetch
         return Case(self.strategy, self.widths, 8, 2, compile=self.compile, swap=self.swap, **kind)
 
     def graph(self) -> Captured:
@@ -111,6 +113,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.SUBTASKS: {"job": {"subtask_bytes": 100.0}},
     Feature.COMPILE: {"compile": "aot_eager"},
     Feature.SWAP: {"swap": "task"},
+    Feature.PREFETCH: {"prefetch": 2},
 }
 
 
@@ -294,12 +297,17 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     profile.save("profile.json")
     cluster = Cluster("four", (Level("server", 4, 1e12),), "cpu-core", host_memory_bytes=1e12)
     cluster.save("cluster.yaml")
-    plan = replace(ask.case.plan(profile), cluster=cluster, profile="profile.json")  # type: ignore[arg-type]
-    plan.save("plan.yaml")
+    made = replace(ask, prefetch=0).case.plan(profile)  # type: ignore[arg-type]
+    replace(made, cluster=cluster, profile="profile.json").save("plan.yaml")
+    if ask.prefetch:  # such a plan can only be written
+        Path("plan.yaml").write_text(Path("plan.yaml").read_text() + f"prefetch: {ask.prefetch}\n")
     assert reason(one, other) in refused(capsys, "check", "plan.yaml")
     if ask.options or (ask.swap and ask.shard != "none"):
         return  # which only a person writes; tests/planning/swapping/test_baselines.py
     words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", ask.strategy, "--json"]
+    if ask.prefetch:
+        assert reason(one, other) in refused(capsys, *words, "--swap", "lru", "--prefetch", "2")
+        return
     assert main(
         [*words, *(("--shard", ask.shard) if ask.shard != "none" else ()), *(("--swap", "lru") if ask.swap else ())]
     ) in (0, 2)

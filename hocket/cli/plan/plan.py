@@ -89,6 +89,21 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    prefetch: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="For profiles: load up to N microbatches ahead, beside computation. 0: load each microbatch directly before its "
+            "forward pass.",
+        ),
+    ] = 0,
+    loaders: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="For profiles: processes of each worker that read its samples ahead. Best with --prefetch 1 or more.",
+        ),
+    ] = 0,
     buckets: Annotated[
         str,
         typer.Option(
@@ -208,6 +223,8 @@ def plan(
             amplification_limit=amplification_limit,
             buckets=_buckets(buckets),
             swap=swap,
+            prefetch=prefetch,
+            loaders=loaders,
         )
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -225,6 +242,9 @@ def plan(
         return
     if swap is not None:
         raise InputError("--swap", "an analytic model", "a profile: plans of analytic models never swap")
+    for name, count in (("--prefetch", prefetch), ("--loaders", loaders)):
+        if count:
+            raise InputError(name, "an analytic model", "a profile: an analytic model has no data to load")
     if tensor_profile:
         raise InputError(
             "--tensor-profile",

@@ -45,6 +45,14 @@ def train(
     ] = "stop",
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
+    loaders: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes of each worker that read its samples ahead; 0: the worker reads them. Default: as the plan says.",
+            show_default=False,
+        ),
+    ] = None,
     pin: Annotated[
         bool | None,
         typer.Option(
@@ -110,6 +118,7 @@ def train(
         "on_nan": on_nan,
         "device": device,
         "threads": threads,
+        "loaders": loaders,
         "pin": pin,
         "trace": str(trace) if trace else None,
         "host_link_bytes_per_s": read_rate(host_link, "--host-link") if host_link else None,

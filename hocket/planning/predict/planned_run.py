@@ -34,6 +34,7 @@ class Schedule(NamedTuple):
         microbatches: number of microbatches in a batch.
         options: options of the strategy, complete and sorted by name.
         swap: settings of swapping; None for a plan without swaps.
+        prefetch: number of microbatches that are loaded ahead.
     """
 
     strategy: str
@@ -41,6 +42,7 @@ class Schedule(NamedTuple):
     microbatches: int
     options: tuple[tuple[str, Any], ...]
     swap: Swapping | None
+    prefetch: int = 0
 
     @property
     def program(self) -> Program:
@@ -63,6 +65,8 @@ class PlannedRun:
         cuts: the stages.
         batch: samples of a batch, and of a microbatch.
         swap: settings of swapping as the plan has them; None without swaps.
+        prefetch: number of microbatches that are loaded ahead.
+        loaders: number of processes of each worker that read its samples ahead.
     """
 
     profile: ModelProfile
@@ -72,6 +76,8 @@ class PlannedRun:
     cuts: tuple[StageCut, ...]
     batch: tuple[int, int]
     swap: Swapping | None = None
+    prefetch: int = 0
+    loaders: int = 0
 
     @classmethod
     def of(cls, plan: Plan, profile: ModelProfile) -> "PlannedRun":
@@ -95,13 +101,15 @@ class PlannedRun:
         code = {k for stage, cut in zip(plan.stages, cuts, strict=True) if stage.compile for k in cut.layers}
         own = of_group(profile.compiling(code) if code else profile, plan.group)
         batch = (plan.batch_size, plan.microbatch_size)
-        return cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap)
+        made = cls(own, cluster, plan.strategy, plan.options, cuts, batch, plan.swap)
+        return replace(made, prefetch=plan.prefetch, loaders=plan.loaders)
 
     @classmethod
     def of_choice(cls, space: SearchSpace, strategy: str, choice: Candidate) -> "PlannedRun":
         """A candidate of a strategy on the devices of a search."""
         batch = (space.batch_size, choice.microbatch_size)
-        return cls(space.profile, space.cluster, strategy, choice.options, choice.stages, batch)
+        made = cls(space.profile, space.cluster, strategy, choice.options, choice.stages, batch)
+        return replace(made, prefetch=space.prefetch, loaders=space.loaders)
 
     @cached_property
     def shapes(self) -> tuple[StageShape, ...]:
@@ -120,8 +128,8 @@ class PlannedRun:
             InputError: the stages do not fit the profile.
         """
         samples = microbatches_of(self.strategy, *self.batch, (len(cut.devices) for cut in self.cuts)).sizes
-        columns, swaps = _columns(self.profile), self.swap is not None
-        return CostModel(self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps)
+        columns, swaps, loaders = _columns(self.profile), self.swap is not None, self.loaders
+        return CostModel(self.profile, self.cluster, self.cuts, samples, columns=columns, swaps=swaps, loaders=loaders)
 
     @cached_property
     def sized_swap(self) -> Swapping | None:
@@ -147,7 +155,7 @@ class PlannedRun:
             RefusedError: as `sized_swap`.
         """
         chosen = tuple(sorted(complete(self.strategy, self.options).items()))
-        return Schedule(self.strategy, self.shapes, len(self.costs.samples), chosen, self.sized_swap)
+        return Schedule(self.strategy, self.shapes, len(self.costs.samples), chosen, self.sized_swap, self.prefetch)
 
     @property
     def program(self) -> Program:
@@ -163,8 +171,8 @@ class PlannedRun:
 @lru_cache(maxsize=256)
 def _compiled(schedule: Schedule) -> Program:
     """Compile the strategy of a schedule to a program."""
-    name, shapes, microbatches, options, swap = schedule
-    return compile_strategy(name, shapes, microbatches, dict(options), swap)
+    name, shapes, microbatches, options, swap, prefetch = schedule
+    return compile_strategy(name, shapes, microbatches, dict(options), swap, prefetch)
 
 
 def _columns(profile: ModelProfile) -> Columns:

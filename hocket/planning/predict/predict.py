@@ -174,11 +174,19 @@ def _shorter_of(run: PlannedRun) -> tuple[Predicted, tuple[int, int]] | None:
     samples, each = run.batch
     if run.swap is not None or not (sizes := shorter(run.strategy, run.cuts, run.batch)):
         return None
-    often = repeats(run.strategy, run.cuts)
+    often = _repeats(run)
     return foreseen(
         samples, sizes, longest(run.cuts, each),
         lambda size: _simulated(replace(run, batch=(size, each)), often), _round_s(run, sizes),
     )  # fmt: skip
+
+
+def _repeats(run: PlannedRun) -> int | None:
+    """Number of repetitions of the period that show the steady state of a shorter batch; None for the default.
+
+    Loads run ahead into the next batch, so a batch does not begin alone.
+    """
+    return None if run.prefetch else repeats(run.strategy, run.cuts)
 
 
 def _round_s(run: PlannedRun, sizes: tuple[int, int]) -> float:
@@ -230,7 +238,7 @@ def shorter_runs(run: PlannedRun) -> ShorterRuns:
     if found is None:
         alone, column = _alone(run)
         return ShorterRuns((_play(alone, record=False),), column, 0.0)
-    sizes, often = found[1], repeats(run.strategy, run.cuts)
+    sizes, often = found[1], _repeats(run)
     alone_of = [_alone(replace(run, batch=(size, each))) for size in sizes]
     runs = tuple(_play(alone, record=False, repeats=often) for alone, _ in alone_of)
     return ShorterRuns(runs, alone_of[0][1], (samples - sizes[0]) / (sizes[1] - sizes[0]))

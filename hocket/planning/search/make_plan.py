@@ -31,4 +31,6 @@ def make_plan(space: SearchSpace, name: str, candidate: Candidate, profile_path:
         model_digest=space.profile.digest_of_model,
         dtype=space.profile.dtype if space.profile.digest_of_model else "",
         shard=candidate.stages[0].shard,
+        prefetch=space.prefetch,
+        loaders=space.loaders,
     )

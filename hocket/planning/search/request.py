@@ -13,8 +13,10 @@ from math import inf
 from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.analytic.transformer import RECOMPUTE, Precision
 from hocket.errors import InputError, nearest
+from hocket.program.passes.prefetch import check_loaders, check_prefetch
 from hocket.program.passes.swapping.settings import POLICIES
 from hocket.program.program import SHARDS
+from hocket.util.compatibility import Feature, check_together
 
 AUTO, DEFAULT = "auto", "default"
 SWAPS = tuple(policy for policy in POLICIES if policy != "task")
@@ -46,13 +48,17 @@ class PlanRequest:
         swap: for a profile, consider only baselines that page values to the host by this policy
             (swapping/baselines.py), for the named strategies or BASELINES; buckets that are AUTO are then DEFAULT.
             None: plans that swap are searched if some other plan does not fit.
+        prefetch: for a profile, number of microbatches that every plan loads ahead, beside computation.
+        loaders: for a profile, number of processes of each worker that read its samples ahead.
         tensors: for an analytic model, tensor-parallel sizes; all that fit when empty.
         recomputes: for an analytic model, recompute settings of blocks, of RECOMPUTE; all when empty.
         sequence_parallel: for an analytic model, values to consider for sequence parallelism; both when empty.
         precision, calibration: for an analytic model, number formats of training, and correction of a device type.
 
     Raises:
-        InputError: a batch without samples, an unknown recompute setting, sharding or swap policy, or invalid buckets.
+        InputError: a batch without samples, an unknown recompute setting, sharding or swap policy, or invalid buckets,
+            prefetch or loaders.
+        RefusedError: a swap policy and prefetch.
     """
 
     batch_size: int
@@ -63,6 +69,8 @@ class PlanRequest:
     buckets: str | float = AUTO
     amplification_limit: float | None = None
     swap: str | None = None
+    prefetch: int = 0
+    loaders: int = 0
     tensors: Sequence[int] = ()
     recomputes: Sequence[str] = ()
     sequence_parallel: Sequence[bool] = ()
@@ -84,6 +92,10 @@ class PlanRequest:
                 raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
         if self.swap is not None and self.swap not in SWAPS:
             raise InputError("swap", repr(self.swap), f"one of {', '.join(SWAPS)}", nearest(self.swap, SWAPS))
+        check_prefetch(self.prefetch)
+        check_loaders(self.loaders)
+        if self.swap is not None and self.prefetch:
+            check_together("prefetch", Feature.SWAP, Feature.PREFETCH)
         if self.buckets not in (AUTO, DEFAULT) and (isinstance(self.buckets, str) or not 0 < self.buckets < inf):
             raise InputError("buckets", repr(self.buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
@@ -113,7 +125,7 @@ class PlanRequest:
         """Refuse fields that are only for profiles.
 
         Raises:
-            InputError: an amplification limit, a swap policy, or a bucket size in bytes.
+            InputError: an amplification limit, a swap policy, prefetch, loaders, or a bucket size in bytes.
         """
         if self.amplification_limit is not None:
             raise InputError(
@@ -124,5 +136,8 @@ class PlanRequest:
             )
         if self.swap is not None:
             raise InputError("swap", "an analytic model", "a profile: plans of analytic models never swap")
+        for key in ("prefetch", "loaders"):
+            if getattr(self, key):
+                raise InputError(key, "an analytic model", "a profile: an analytic model has no data to load")
         if not isinstance(self.buckets, str):
             raise InputError("buckets", f"{self.buckets:g}", f"{AUTO} or {DEFAULT}, for an analytic model")

@@ -175,6 +175,7 @@ class _Width:
         group = grouped(self.cluster, profile.tensor, slices=not profile.sequence_parallel)
         sizes = tuple(request.microbatch_sizes)
         space = SearchSpace(of_group(profile, group), group.cluster, request.batch_size, sizes, shard=request.shard)
+        space = replace(space, prefetch=request.prefetch, loaders=request.loaders)
         if not profile.elementwise_step:
             profile.check_shard("shard", request.shard or "none")
             space = replace(space, shard="none")
@@ -222,12 +223,14 @@ class _Width:
     def _packs(self, progress: Progress | None, others_s: float) -> Packs:
         """Search plans that swap values to host memory.
 
-        The result is empty for tensor-parallel groups, for sharded state, and for optimizers that need one stage.
+        The result is empty for tensor-parallel groups, for sharded state, for optimizers that need one stage, and if
+        plans load ahead.
 
         Arguments:
             others_s: seconds of the best plan without swaps; infinite if none fits.
         """
-        if self.profile.tensor > 1 or self.profile.coupled_step or self.space.shard not in (None, "none"):
+        space = self.space
+        if self.profile.tensor > 1 or self.profile.coupled_step or space.shard not in (None, "none") or space.prefetch:
             return Packs()
         found = plans_of_packs(self.space, self.path, progress, others_s, self.tolerance is not None)
         return within(found, self.tolerance)

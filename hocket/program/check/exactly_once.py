@@ -15,6 +15,7 @@ from hocket.program.check.instruction_rules import PARTS
 from hocket.program.check.problem import Place, Problem, problem_at
 from hocket.program.instruction import (
     GATHER,
+    LOAD,
     REDUCE,
     SWAPS,
     UPDATE_KINDS,
@@ -169,7 +170,9 @@ def _missing(program: Program, task: _Task, when: str) -> Problem:
         what = ValueKind.WEIGHTS if _counts_updates(task) else ValueKind.GATHERED
         value = f" {Value(what, task.stage, task.number, task.part)}"
     lane = program.stages[task.stage].lane
-    if task.kind is Kind.SEND:
+    if task.kind is Kind.LOAD and program.prefetch:
+        lane = LOAD
+    elif task.kind is Kind.SEND:
         lane = send_lane(task.peer)
     elif task.kind is Kind.RECEIVE:
         lane = receive_lane(task.peer)

@@ -9,6 +9,7 @@ from hocket.program.check.problem import Place, Problem, problem_at
 from hocket.program.instruction import (
     COLLECTIVES,
     GATHER,
+    LOAD,
     REDUCE,
     SWAP_LANES,
     SWAPS,
@@ -131,6 +132,8 @@ def _lane(program: Program, i: Instruction) -> Wrong | None:
             return None
         case Kind.DROP if computes(i.lane):
             return None
+        case Kind.LOAD if program.prefetch:
+            expected = LOAD
         case _:
             expected = program.stages[i.stage].lane
     return None if i.lane == expected else ("lane", "is in the wrong lane", f"lane {expected}", "Move it there.")

@@ -166,6 +166,10 @@ def _rounds(program: Program) -> Iterator[Problem]:
             "it swaps, but its rule is not synchronous; expected a synchronous rule, because all values are on the "
             "host between periods."
         )
+    if program.prefetch and (program.prefetch < 0 or program.swaps or waves(rule)):
+        yield _wrong(
+            f"prefetch {program.prefetch}; expected a number >= 0, and 0 for a program that swaps or has two waves."
+        )
     delays = set(rule.delay)
     if (rule.kind == "sync" and delays != {0}) or (rule.kind == "vertical" and len(delays) > 1):
         expected = "no delay" if rule.kind == "sync" else "one delay for all stages"

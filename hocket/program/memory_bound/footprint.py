@@ -6,7 +6,8 @@ frees it. The time before each compute instruction, in which the lane may wait, 
 when an event surely happens.
 
 - On a device with several waves, stretches are parts of the first wave's lane. Memory that an instruction of another
-  lane uses while it runs is counted over all of the first lane that may run at the same time (lane_overlap.py).
+  lane (or a load in the load lane) uses while it runs is counted over all of the first lane that may run at the same
+  time (lane_overlap.py).
 - A receive uses its memory from the moment when it is posted (order.py, rule 6).
 
 The simulator's figure belongs to one timing and may be lower. As far as the bytes are right, no timing has a higher
@@ -174,7 +175,7 @@ def _footprint(events: DeviceEvents, sizes: Sizes, host: bool) -> Footprint | No
     stretches = list(there.values())
     numbers: dict[str, int] = {}
     runs: list[Run] = []
-    if waves(program.rule) and not host:
+    if (waves(program.rule) or program.prefetch) and not host:
         runs = [
             (place.lane, i, 2 * int(events.behind[event]), 2 * int(events.ahead[event]) + 1)
             for event, place, i in happened

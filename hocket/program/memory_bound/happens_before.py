@@ -151,7 +151,8 @@ def _run(run: Untimed, part: str, repetition: int = 0) -> None:
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
     """Parts of the shortest run that stands for runs of any length, in order.
 
-    The run has the prologue, two periods plus as many as receives may be posted ahead, and the epilogue.
+    The run has the prologue, two periods plus as many as receives may be posted, or microbatches loaded, ahead, and the
+    epilogue.
 
     Arguments:
         windows: window of each receive lane, in messages (receive_window.py).
@@ -161,7 +162,7 @@ def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tupl
             index is the number of periods by which the part's microbatches are shifted.
     """
     ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
-    repeats = 2 + max(ahead, default=0) if program.period else 0
+    repeats = 2 + max(*ahead, program.load_span, 0) if program.period else 0
     return iter([("prologue", 0), *(("period", r) for r in range(repeats)), ("epilogue", repeats)])
 
 

@@ -1,4 +1,4 @@
-"""Memory of a device's further compute lanes (waves), by moment of its first lane.
+"""Memory of a device's further compute lanes (waves) and of its load lane, by moment of its first lane.
 
 Rules of this file: a lane runs one instruction after the other. Memory of values that only this lane writes and frees
 is bounded at each moment: it is at most the memory at one of the lane's positions that are possible then. Moments are
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, Instruction, Value, computes
+from hocket.program.instruction import COMPUTE, LOAD, Instruction, Value, computes
 from hocket.program.order import heir_of
 
 Run = tuple[str, Instruction, int, int]
@@ -38,7 +38,7 @@ def beside(
     pooled: Callable[[Value], bool],
     moments: int,
 ) -> np.ndarray:
-    """Bytes of further compute lanes at each moment of the first lane.
+    """Bytes of further compute lanes and of the load lane at each moment of the first lane.
 
     Counted are private values, and memory of instructions while they run.
 
@@ -51,10 +51,10 @@ def beside(
         moments: number of moments of the first lane.
 
     Returns:
-        Bytes of all further compute lanes together; shape (moments,).
+        Bytes of all these lanes together; shape (moments,).
     """
     found = np.zeros(moments)
-    for lane in sorted({lane for lane, *_ in runs if computes(lane) and lane != COMPUTE}):
+    for lane in sorted({lane for lane, *_ in runs if lane == LOAD or (computes(lane) and lane != COMPUTE)}):
         level, there, since = np.zeros(moments), 0.0, 0
         for _, instruction, start, end in (run for run in runs if run[0] == lane):
             np.maximum(level[since:end], there, out=level[since:end])

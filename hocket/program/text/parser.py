@@ -112,9 +112,9 @@ def parse_program(text: str, place: str = "program") -> Program:
     stages: list[StageShape] = []
     updates: list[tuple[int, int]] = []
     line = reader.next()
-    swaps = line == "swaps"
-    if swaps:
-        line = reader.next()
+    swaps, line = line == "swaps", reader.next() if line == "swaps" else line
+    ahead = line.removeprefix("prefetch ") if line and line.startswith("prefetch ") else ""
+    prefetch, line = (_number(reader, ahead, least=1), reader.next()) if ahead else (0, line)
     while line and line.startswith("stage "):
         if len(stages) == MAX_STAGES:
             reader.fail("one more stage", f"at most {MAX_STAGES} stages")
@@ -129,7 +129,7 @@ def parse_program(text: str, place: str = "program") -> Program:
     except InputError as error:
         raise InputError(f"{place}, {error.place}", error.found, error.expected) from None
     prologue, period, epilogue = map(freeze, _parts(reader, line))
-    return Program(name, tuple(stages), rule, stride, admitted, prologue, period, epilogue, swaps)
+    return Program(name, tuple(stages), rule, stride, admitted, prologue, period, epilogue, swaps, prefetch)
 
 
 def _header(reader: _Reader, key: str) -> str:

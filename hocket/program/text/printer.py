@@ -28,7 +28,8 @@ The line of an instruction has
 - its peer (`>` to, `<` from) or group (`@`),
 - after the colon the values that it reads, after `->` those it writes, after `~` those it frees.
 
-A program that swaps has a line `swaps` before the stages; `w.0v1~2` is copy 2 of `w.0v1`.
+A program that swaps has a line `swaps` before the stages; `w.0v1~2` is copy 2 of `w.0v1`. A program that loads ahead
+has a line such as `prefetch 2` there; `mark.0#3.0` is its permit to load microbatch 3.
 """
 
 from collections.abc import Iterator
@@ -80,6 +81,8 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"admitted {program.admitted}"
     if program.swaps:
         yield "swaps"
+    if program.prefetch:
+        yield f"prefetch {program.prefetch}"
     for s, stage in enumerate(program.stages):
         yield _stage_line(s, stage, program.rule.batch[s], program.rule.delay[s])
     for part in PARTS:

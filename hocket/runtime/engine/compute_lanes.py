@@ -1,8 +1,8 @@
-"""Compute lanes of one device beyond the first, and their exchange of values.
+"""Lanes of one device beyond the first compute lane, and their exchange of values.
 
-Waves (program/rule.py) run in these lanes, each in its own thread. The lane that writes a value publishes it, and the
-lane that reads it waits for it. If a lane fails, all other lanes end with its exception. On a GPU, a thread
-only enqueues kernels into its lane's stream; events order the streams.
+Waves (program/rule.py) and loads that run ahead (program/passes/prefetch.py) run in these lanes, each in its own
+thread. The lane that writes a value publishes it, and the lane that reads it waits for it. If a lane fails, all other
+lanes end with its exception. On a GPU, a thread only enqueues kernels into its lane's stream; events order the streams.
 """
 
 import threading
@@ -52,6 +52,12 @@ class Exchange:
                 assert self.failure is not None
                 raise self.failure
             return self._values.pop(value)
+
+    def left(self) -> dict[Value, Any]:
+        """Remove all values that no lane has taken, and return them."""
+        with self._changed:
+            found, self._values = self._values, {}
+            return found
 
     def look_again(self) -> None:
         """Do nothing: compute lanes do not wait here for transfers (see SharedValues)."""

@@ -4,7 +4,8 @@ This file has the state that a worker keeps between segments. Other files define
 
 - segment.py runs a segment. The first compute lane runs in the thread that calls `run`. It begins the transfers of
   other lanes and waits for the values that it reads (transfers.py).
-- Further compute lanes, for waves, and swap lanes have their own threads (compute_lanes.py, shared_values.py).
+- Further compute lanes, for waves, swap lanes and the load lane have their own threads (compute_lanes.py,
+  shared_values.py).
 - device.py defines the meaning of instructions.
 
     worker = Worker(executable)                       # a collective call: every rank of the default process group
@@ -36,6 +37,8 @@ from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
 from hocket.runtime.engine.transport.transfers import Transfers
+from hocket.runtime.loading.loaders import Loaders, places_of
+from hocket.runtime.loading.order import loads_of
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.progress.observer import Observer, Unobserved
 from hocket.runtime.stage.device import Device
@@ -100,6 +103,7 @@ class Worker:
         self.device = Device(executable, self.number, self._losses.note, memory, self._stream_of, guard)
         parts = {s: runner.part for s, runner in self.device.stages.items()}
         self._lane_table = LaneTable(program, self.number)
+        self._loaders: Loaders | None = None
         self._groups = Groups(executable, self.number, Layouts(executable.captured, layout, parts), shared_memory)
         self._division = division
         if division is not None:
@@ -108,6 +112,12 @@ class Worker:
         self._recorder = EngineRecorder(self.device, self._handover, clock)
         if self.device.memory is not None:
             self.device.memory.storages.resized = self._recorder.memory.made
+
+    def read_with(self, loaders: Loaders) -> None:
+        """Let other processes read this device's samples, in the following segments."""
+        if any(loads_of(self.program, self.number, 1)):
+            self._loaders, device = loaders, self.device
+            device.microbatches.read = lambda microbatch, merged: loaders.take(device.stream, microbatch, merged)
 
     # -- a segment
 
@@ -122,10 +132,12 @@ class Worker:
             PeerLost: a transfer failed. This worker must then end its process, because other transfers are pending.
         """
         store = self.device.start(position)
+        if self._loaders is not None:
+            self._loaders.begin(places_of(self.device.stream, loads_of(self.program, self.number, repeats)))
         self._recorder.begin()
         self._recorder.memory.look(0)  # before a receive is posted
-        swaps, waves = self._lane_table.swaps, self._lane_table.waves
-        exchange = SharedValues(len(swaps), store) if swaps else Exchange(len(waves))
+        swaps, others = self._lane_table.swaps, len(self._lane_table.waves) + len(self._lane_table.loads)
+        exchange = SharedValues(len(swaps), store) if swaps else Exchange(others)
         transfers = Transfers(
             self.device, self._lane_table, self._groups, self._handover, self._recorder, exchange.look_again
         )

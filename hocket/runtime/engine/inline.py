@@ -153,7 +153,7 @@ class Interpreter:
         """
         if self._missing(instruction):
             return False
-        if computes(lane[1]) or instruction.kind in SWAPS:
+        if computes(lane[1]) or instruction.kind in SWAPS or instruction.kind is Kind.LOAD:
             self._written(instruction)
             self.devices[instruction.device].execute(instruction, self.stores[instruction.device])
             self.next[lane] += 1

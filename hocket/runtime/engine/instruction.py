@@ -1,4 +1,4 @@
-"""Execution of one instruction of a compute lane or a swap lane.
+"""Execution of one instruction of a compute lane, a swap lane or the load lane.
 
 The inputs of an instruction come from the lane's own store, from another lane of the device, or from a transfer.
 Outputs for other lanes are handed over as soon as they are computed. device.py defines the meaning of an instruction,
@@ -8,7 +8,7 @@ and the lane (segment.py) decides when it runs.
 from collections.abc import Callable
 from typing import Any
 
-from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind, computes, sends
+from hocket.program.instruction import LOAD, SWAPS, Instruction, Kind, Value, ValueKind, computes, sends
 from hocket.runtime.engine.compute_lanes import Exchange
 from hocket.runtime.engine.recorder import EngineRecorder
 from hocket.runtime.engine.shared_values import SharedValues
@@ -19,11 +19,12 @@ from hocket.runtime.engine.transport.transfers import Transfers
 from hocket.runtime.stage.device import Device
 
 _BETWEEN_WAVES = frozenset({ValueKind.ENDED, ValueKind.LENT})  # values that compute lanes of one device exchange
+_BETWEEN_LANES = _BETWEEN_WAVES | {ValueKind.INPUT, ValueKind.MARK}  # the last two: with the load lane
 Routes = tuple[tuple[int, str], ...]
 
 
 class Execution:
-    """Executes the instructions of one segment in compute and swap lanes.
+    """Executes the instructions of one segment in compute, swap and load lanes.
 
     Attributes:
         device: device of the worker.
@@ -56,7 +57,7 @@ class Execution:
 
     def _taken(self, value: Value) -> Any:
         """Wait for a value that another lane writes, and return it."""
-        if value.what in _BETWEEN_WAVES:
+        if value.what in _BETWEEN_LANES:
             return self.handover.taken(self.exchange.take(value))
         return self.device.came(value, self.transfers.take(value))
 
@@ -124,7 +125,7 @@ class Execution:
             thing = store[value] if keeps else store.pop(value)
             if not keeps:
                 self.device.gave(value, sending=sends(lane))
-            if computes(lane):
+            if computes(lane) or lane == LOAD:
                 self.exchange.give(value, self.handover.given(thing))
             elif value not in early:
                 self.transfers.give(lane, value, self.handover.given(thing))

@@ -12,6 +12,7 @@ from hocket.errors import ProgramError
 from hocket.program.instruction import (
     COMPUTE,
     GATHER,
+    LOAD,
     SWAP_LANES,
     Instruction,
     Value,
@@ -106,6 +107,7 @@ class LaneTable:
         parts: prologue, period and epilogue of every lane.
         swaps: names of the swap lanes.
         waves: names of the compute lanes in addition to the first.
+        loads: name of the lane of loads, if the program prefetches; otherwise empty.
         transfers: all other lanes, with their parts.
         windows: receive window of each lane that has one: maximum number of posted messages that are not consumed.
         ends: positions of the first compute lane at which sends must be complete.
@@ -121,7 +123,9 @@ class LaneTable:
         self.parts = lanes_of(program, device)
         self.swaps = sorted(lane for lane in self.parts if lane in SWAP_LANES.values())
         self.waves = sorted(lane for lane in self.parts if computes(lane) and lane != COMPUTE)
-        others = (lane for lane in self.parts if not computes(lane) and lane not in self.swaps)
+        self.loads = [lane for lane in self.parts if lane == LOAD]
+        own = {*self.swaps, *self.loads}
+        others = (lane for lane in self.parts if not computes(lane) and lane not in own)
         self.transfers = {lane: self.parts[lane] for lane in others}
         self.windows = {lane: window for (d, lane), window in windows(program).items() if d == device}
         self.ends = Ends(program, device)
@@ -155,8 +159,8 @@ def _home(lane: str) -> str:
 
 def _span(program: Program) -> int:
     # A value written in one period is read at most this many periods later, because at most the microbatches that the
-    # prologue admits are in flight.
-    return -(-program.admitted // program.stride) + 3
+    # prologue admits are in flight. A permit to load is read later still.
+    return max(-(-program.admitted // program.stride), program.load_span) + 3
 
 
 def _unrolled(program: Program, device: int, repeats: int) -> Iterator[tuple[str, str, Instruction]]:

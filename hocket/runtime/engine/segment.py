@@ -1,6 +1,6 @@
 """Segment: prologue, periods and epilogue of one device.
 
-Each compute lane and each swap lane has its own thread. The first compute lane runs in the calling thread. It asks the
+Each compute lane, each swap lane and the load lane has its own thread. The first compute lane runs in the calling thread. It asks the
 observer whether to continue, and informs the transfers of its position. The other lanes follow the observer's answers.
 instruction.py handles inputs and outputs of an instruction.
 """
@@ -60,10 +60,13 @@ class Segment:
             BaseException: the exception of a lane that failed.
         """
         self._handover.wait_all()
-        waves, exchange = self._lane_table.waves, self._exchange
+        waves, loads, exchange = self._lane_table.waves, self._lane_table.loads, self._exchange
         with _divided_threads(1 + len(waves)) as threads, exchange.failing():
             stores = [self._of_lane(store, lane) for lane in waves]
             works = [partial(self._wave, lane, own, threads) for lane, own in zip(waves, stores, strict=True)]
+            for value in [value for value in store if loads and value.what is ValueKind.MARK]:
+                exchange.give(value, store.pop(value))
+            works += [partial(self._load_lane, lane) for lane in loads]
             if isinstance(exchange, SharedValues):
                 works += [partial(self._swap_lane, exchange, lane) for lane in self._lane_table.swaps]
             lanes = Lanes(exchange, works, f"device {self._device.number}")
@@ -74,6 +77,8 @@ class Segment:
         self._handover.wait_all()
         for own in stores:
             store.update(own)
+        if loads:
+            store.update(exchange.left())  # permits to load that no load has used
         self._losses.report()
         return store
 
@@ -110,6 +115,21 @@ class Segment:
                 store = self._execution.borrow(shelf, instruction, waits=True)
                 self._execution.execute(instruction, routes, store)
                 self._transfers.consumed(instruction.reads)
+
+    def _load_lane(self, lane: str, number: int) -> None:
+        """Run the lane of loads in its own thread, ahead of the compute lane.
+
+        Arguments:
+            number: number of the lane in the exchange.
+        """
+        self._begin_thread(1)
+        follower = self._memory.follower()
+        with follower, self._handover.lane(lane):
+            for instruction, routes in walk(self._lane_table.parts[lane], lambda _: self._exchange.goes_on(number)):
+                follower.look()
+                store: dict[Value, Any] = {}
+                self._execution.gather(instruction, store)
+                self._execution.execute(instruction, routes, store)
 
     def _begin_thread(self, threads: int) -> None:
         if self._handover.needed:

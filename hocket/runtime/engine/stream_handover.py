@@ -91,6 +91,8 @@ def _tensors(thing: Any) -> tuple[Tensor, ...]:
             return ()
         case tuple():
             return thing
+        case dict():  # the batch's tensors by name
+            return tuple(thing.values())
         case Bucket() if not thing.flats and not thing.parts:
             return tuple(gradient for gradient in thing.gradients if gradient is not None)
         case Bucket() | WeightSlot() | Squares():

@@ -123,7 +123,8 @@ class Device:
             position: number of samples trained on before the segment.
 
         Returns:
-            The store of values at the beginning of the segment: weights (or shards) and optimizer state.
+            The store of values at the beginning of the segment: weights (or shards), optimizer state, and permits to
+                load ahead.
         """
         stream = Stream(self.captured.job, self.layout.batches, position)
         self.stream = stream
@@ -137,6 +138,9 @@ class Device:
                 runner.keep_buffers()
         found: dict[Value, Any] = {}
         for value in self.program.initial(self.number):
+            if value.what is ValueKind.MARK:
+                found[value] = None
+                continue
             weights = self.stages[value.stage].weights
             found[value] = (
                 weights.newest if value.what is ValueKind.WEIGHTS else weights

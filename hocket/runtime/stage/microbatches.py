@@ -41,6 +41,7 @@ class DeviceMicrobatches:
         weights: loss weights of the microbatches that are computed here, and the data of the segment.
         on_loss: called with the microbatch, its loss (a detached scalar tensor on the device), the number of samples,
             and the weight of the loss in the mean of the batch; None to report no losses.
+        read: reads merged microbatches, by the first microbatch and their number; by default in this thread.
         on_load: called with the position in the stream of a loaded microbatch's first sample, and its tensors.
     """
 
@@ -60,6 +61,7 @@ class DeviceMicrobatches:
         """
         self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
         self._swaps, self.on_loss = swaps, on_loss
+        self.read: Callable[[int, int], Batch] = lambda microbatch, merged: self.stream.batch(microbatch, merged)
         self.on_load: OnLoad | None = None
         self.inspector: Inspector | None = None
 
@@ -72,7 +74,7 @@ class DeviceMicrobatches:
         """Load a microbatch; write its tensors that the stage reads, on the device."""
         runner = self._stages[instruction.stage]
         part = runner.part
-        batch = self.stream.batch(instruction.index, part.shape.merged)
+        batch = self.read(instruction.index, part.shape.merged)
         if part.loss:
             self.weights.note(instruction.index, part.shape.merged, batch)
         if self.on_load is not None:
@@ -203,7 +205,7 @@ class DeviceMicrobatches:
 def _brought(tensor: Tensor, device: torch.device, own: bool) -> Tensor:
     if has_streams(device) and tensor.device.type == "cpu":
         # A copy from pageable memory would wait for all kernels in the compute stream.
-        return tensor.pin_memory().to(device, non_blocking=True)
+        return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
     return tensor.to(device, copy=own)
 
 

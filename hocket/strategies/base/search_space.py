@@ -43,6 +43,8 @@ class SearchSpace:
             and a variant with sharded optimizer state (`shared`) is tried as well.
         amplification_limit: maximum of an iteration's device-seconds, as a multiple of the seconds that one device
             alone needs for the batch; None for no limit.
+        prefetch: number of microbatches that every candidate loads ahead (Program.prefetch).
+        loaders: number of processes of each worker that read its samples ahead.
     """
 
     profile: ModelProfile
@@ -53,6 +55,8 @@ class SearchSpace:
     rebuckets: bool = False
     shard: str | None = None
     amplification_limit: float | None = None
+    prefetch: int = 0
+    loaders: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

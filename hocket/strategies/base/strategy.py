@@ -8,6 +8,7 @@ from typing import Any
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.program.check.structure import unlike
 from hocket.program.microbatches import Microbatches
+from hocket.program.passes.prefetch import with_prefetch
 from hocket.program.passes.swapping.insert import with_swaps
 from hocket.program.passes.swapping.operations import Habits
 from hocket.program.passes.swapping.settings import Swapping
@@ -133,7 +134,12 @@ def _whole_numbers(key: str, value: Any) -> None:
 
 
 def compile_strategy(
-    name: str, stages: Stages, microbatches: int, options: Options | None = None, swap: Swapping | None = None
+    name: str,
+    stages: Stages,
+    microbatches: int,
+    options: Options | None = None,
+    swap: Swapping | None = None,
+    prefetch: int = 0,
 ) -> Program:
     """Compile one strategy to a Program.
 
@@ -143,6 +149,7 @@ def compile_strategy(
             and ignore it.
         options: values of some options; the others have their defaults.
         swap: settings of swapping; None if all values stay on their devices.
+        prefetch: number of microbatches that each stage of a device loads ahead; 0 to load in the compute lanes.
 
     Raises:
         InputError: an unknown strategy or option, or a value that the option does not allow.
@@ -155,7 +162,9 @@ def compile_strategy(
     if reason:
         raise RefusedError(f"strategy {name}", reason)
     program = member.compile(stages, microbatches, full)
-    return program if swap is None else with_swaps(program, swap, habits(name, full))
+    if swap is not None:
+        program = with_swaps(program, swap, habits(name, full))
+    return with_prefetch(program, prefetch) if prefetch else program
 
 
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:

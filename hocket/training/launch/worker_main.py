@@ -77,7 +77,8 @@ def _work(orders: WorkerSpec, progress: Heartbeat, report: "PipeReport") -> None
     keep_freed_memory()
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
-    rank_info, telemetry = RankInfo(orders.rank, orders.workers, orders.rank, store), Telemetry(progress, report.send)
+    rank_info = RankInfo(orders.rank, orders.workers, orders.rank, store, orders.folder)
+    telemetry = Telemetry(progress, report.send)
     if orders.turns is not None:
         from hocket.training.calibrate.turns_worker import take_turns
 

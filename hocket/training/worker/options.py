@@ -5,6 +5,7 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 from hocket.errors import InputError, nearest
+from hocket.program.passes.prefetch import check_loaders
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -35,6 +36,8 @@ class Options:
             never saved.
         device: torch device of tensors: auto (from the plan's cluster), cpu or cuda.
         threads: number of CPU threads of each worker.
+        loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker. None for
+            the plan's.
         pin: True to pin each local worker to its own cores. None to pin if the workers need more than half of the
             cores.
         silence_s: seconds without a heartbeat after which a worker counts as lost.
@@ -58,6 +61,7 @@ class Options:
     on_nan: str = "stop"
     device: str = "auto"
     threads: int = 1
+    loaders: int | None = None
     pin: bool | None = None
     silence_s: float = 60.0
     stall_s: float = 1800.0
@@ -77,6 +81,8 @@ class Options:
             _check_count("every", self.every)
         if self.threads > _MAX_THREADS:
             raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
+        if self.loaders is not None:
+            check_loaders(self.loaders)
         for name in ("checkpoint", "trace", "weights"):
             if getattr(self, name) == "":  # as a path, it is the working directory
                 raise InputError(name, "an empty path", "a path, or None")

@@ -25,6 +25,7 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
 from hocket.program.check.check import check, refuse
+from hocket.program.order import waves
 from hocket.program.passes.borders import StageCut
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
@@ -43,12 +44,17 @@ _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Rank of a worker, its local rank on its machine, and the rendezvous store."""
+    """Rank of a worker, its local rank on its machine, and the rendezvous store.
+
+    Attributes:
+        folder: folder that is removed after the run, for temporary files; None without one.
+    """
 
     rank: int
     workers: int
     local_rank: int
     store: Store
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Prepared:
         group: the device of the program that the worker runs; with tensor parallelism, the number of its group.
         member: the worker's tensor-parallel rank; 0 without tensor parallelism.
         device: torch device of its tensors.
+        loaders: number of processes that read the worker's samples ahead.
     """
 
     job: Job
@@ -79,6 +86,7 @@ class Prepared:
     group: int
     member: int
     device: torch.device
+    loaders: int = 0
 
     @property
     def executable(self) -> Executable:
@@ -148,9 +156,12 @@ def prepare(
         check_sparse_gradients(job, "a callback wants their norm")
         captured = with_norm(captured)
         program, layout = plan.compile(captured), plan.layout(captured)
+    loaders = plan.loaders if options.loaders is None else options.loaders
+    if loaders and waves(program.rule):
+        check_together("loaders", Feature.LOADERS, Feature.WAVES)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
-    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device)
+    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device, loaders)
 
 
 def _summed(cuts: Sequence[StageCut], ties: Sequence[Sequence[int]], layers: Sequence[CapturedLayer]) -> set[str]:

@@ -24,6 +24,7 @@ from hocket.profiling.job.loss_weight import Tokens
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.loading.loaders import Loaders
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.replay import check_guards
 from hocket.runtime.progress.heartbeat import WorkerState
@@ -82,6 +83,10 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         guard = Guard(options.on_nan, report)
         clock = time.perf_counter if recording is not None else None
         engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
+        if made.loaders:
+            loaders = Loaders(captured.job, made.loaders, device, rank_info.folder)
+            stack.callback(loaders.close)
+            engine.read_with(loaders)
         engine.device.microbatches.on_load = reads.take
         checkpoints = _checkpoint_manager(made, options, rank_info, board)
         if checkpoints is not None:

@@ -93,7 +93,8 @@ def test_searches(update_golden: bool) -> None:
         if draw.random() < 0.2:
             profile = replace(profile, elementwise_step=False)
         wish = request(draw)
-        asked = {name: value for name, value in vars(wish).items() if value not in ((), None) and name != "precision"}
+        plain, apart = ((), None), ("precision", "prefetch", "loaders")
+        asked = {name: value for name, value in vars(wish).items() if value not in plain and name not in apart}
         lines.append(f"{seed}: {asked}, {there.memory_bytes:.9g} and {there.host_memory_bytes} bytes")
         try:
             lines += shown(search(profile, there, wish, clock=lambda: 0.0))

@@ -207,6 +207,9 @@ class Run:
                 else:
                     self.stores[device][Value(ValueKind.WEIGHTS, s, 0, copy=copy)] = w
                 self.stores[device][Value(ValueKind.OPTIMIZER, s, 0, copy=copy)] = opt
+        for device, store in self.stores.items():
+            permits = (value for value in self.program.initial(device) if value.what is ValueKind.MARK)
+            store.update(dict.fromkeys(permits, self.symbols.of("mark")))
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
         self.windows = windows(self.program)
         self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
@@ -232,7 +235,7 @@ class Run:
             for value, symbol in store.items():
                 if value.what is ValueKind.SHARD:
                     symbol = self.symbols.wholes.get(symbol, (-1, -1))[1]
-                if value.what is not ValueKind.OPTIMIZER and symbol != expected[value.stage]:
+                if value.what not in (ValueKind.OPTIMIZER, ValueKind.MARK) and symbol != expected[value.stage]:
                     raise Broken(f"device {device} computes other weights {value} than the rule")
 
     def _move(self) -> bool:

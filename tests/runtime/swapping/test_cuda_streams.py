@@ -121,8 +121,18 @@ def two_waves(setting: Setting, fake: FakeCuda) -> int:
     return 0
 
 
-@pytest.mark.parametrize("run", [swaps, two_waves])
-@pytest.mark.thinned(most=1)
+def loads_ahead(setting: Setting, fake: FakeCuda) -> int:
+    """Three iterations in which loads have a lane, across the ends of iterations, without a swap."""
+    graph = captured("gpt")
+    plan = Case("flush", (1,), prefetch=5).plan(graph)
+    worker = distributed.Worker(Executable(graph, plan.layout(graph), plan.compile(graph)))
+    fake.waits.clear()
+    worker.run(3)
+    return 0
+
+
+@pytest.mark.parametrize("run", [swaps, two_waves, loads_ahead])
+@pytest.mark.thinned(most=2)
 def test_lanes_are_ordered_and_compute_does_not_wait_for_its_kernels(setting, cuda, run):
     """Lanes are ordered, and compute does not wait for its kernels.
 

@@ -112,7 +112,9 @@ PAIRS = {
         Case("pipedream", (1, 1), recompute=True, options={"vertical_sync": True}), 6, slices=True, job=UNTIED
     ),
     "naive": Run(Case("pipedream", (2, 1), options={"naive": True}), 3, sequence=True, job=UNTIED),
-    "shard optimizer": Run(Case("flush", (2, 1), shard="optimizer"), 2, slices=True, job=("gpt bfloat16", "momentum")),
+    "shard optimizer": Run(
+        Case("flush", (2, 1), shard="optimizer", prefetch=2), 2, slices=True, job=("gpt bfloat16", "momentum")
+    ),
     "swap": Run(Case("flush", (2, 1), swap="task"), 2, slices=True, job=("gpt weighted clipped", "adam")),
     "shard full": Run(Case("gpipe", (2, 1), shard="full"), 2, sequence=True, job=("gpt untied bfloat16", "momentum")),
 }

@@ -56,6 +56,10 @@ RUNS: dict[int, list[Run]] = {
         (Case("interleaved", (1, 1), rounds=2, out=True), "gpt clipped", "adam", 4, 2),
         (Case("flush", (1, 1), recompute=True, out=True), "lstm", "momentum", 4, None),
         (Case("harmony", (2,), rounds=3, out=True), "gpt", "adam", 4, None),
+        (Case("flush", (1, 1), prefetch=2), "gpt weighted clipped", "momentum", 5, None),
+        (Case("two_bw", (1, 1), prefetch=3), "gpt", "adam", 8, 4),
+        (Case("data_parallel", (2,), shard="optimizer", prefetch=9), "gpt", "adam", 5, 3),
+        (Case("interleaved", (1, 1), rounds=2, recompute=True, prefetch=1), "lstm", "momentum", 5, None),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),

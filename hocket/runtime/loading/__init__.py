@@ -1,0 +1,1 @@
+"""Loader processes, which read samples ahead of the program."""
