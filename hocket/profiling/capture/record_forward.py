@@ -72,7 +72,8 @@ def record(
     The model is unchanged.
 
     Arguments:
-        job: splits the batch into arguments of the model and of the loss (`Job.split`).
+        job: splits the batch into arguments of the model and of the loss (`Job.split`), and tells how many numbers the
+            loss returns.
         opaque: paths of modules that are recorded as one operation each.
         as_tracing: True to let `torch.jit.is_tracing()` return True for the model. Libraries then skip shortcuts that
             depend on the data.
@@ -150,7 +151,7 @@ def record(
             "model", "random numbers of Python's `random` in the forward", "torch's random numbers",
             "A path that is chosen at random cannot be planned. Fix the path, or use torch's dropout.",
         )  # fmt: skip
-    if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
+    if not isinstance(result, Tensor) or result.numel() != job.loss_numbers or not result.requires_grad:
         found = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
         raise CaptureError("Job.loss", found, "one number that requires a gradient: the mean over samples")
     recorder.calls[0].end = len(recorder.nodes)

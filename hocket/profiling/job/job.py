@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.errors import InputError, nearest
+from hocket.profiling.data.evaluation import Evaluation, check_evaluation
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
 from hocket.profiling.job.callbacks import check_callbacks
@@ -70,10 +71,11 @@ class Job:
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
             scheduler.
-        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_checkpoint(info)` and
-            `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
-            `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
+        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_evaluation(info)`,
+            `on_checkpoint(info)` and `on_end(info)`, which `hocket.train` calls in the process that shows the run.
+            `info` is a `hocket.StepInfo`, and for `on_evaluation` a `hocket.EvaluationInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
             gradients.
+        evaluate: data and metrics of evaluations while the job trains (`hocket.Evaluation`); None for no evaluations.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change.
@@ -95,6 +97,7 @@ class Job:
     subtask_bytes: float | None = None
     lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     callbacks: "Sequence[Any]" = ()
+    evaluate: Evaluation | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -123,6 +126,7 @@ class Job:
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
+        check_evaluation(self.evaluate)
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
@@ -144,6 +148,11 @@ class Job:
             InputError: no such location exists; the error gives the next step.
         """
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
+
+    @property
+    def loss_numbers(self) -> int:
+        """Number of numbers that `loss` returns; an evaluation's returns its metrics as well."""
+        return 1
 
     @property
     def as_written(self) -> "Job":
@@ -247,8 +256,15 @@ class Job:
             found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
             hint = "Keep the length of the data constant: it determines the order of the samples."
             raise InputError("Job.data", found, expected, hint)
-        indices = indices_at(position, count, self.samples, self.seed)
-        return self.batch(indices, range(position, position + count))
+        return self.batch(self.indices(position, count), range(position, position + count))
+
+    def indices(self, position: int, count: int) -> list[int]:
+        """Return the indices of the next `count` samples of the sample stream.
+
+        Arguments:
+            position: number of earlier samples in the stream, over all epochs.
+        """
+        return indices_at(position, count, self.samples, self.seed)
 
     def batch_of_step(self, step: int) -> Batch:
         """Return the global batch of one optimizer step."""

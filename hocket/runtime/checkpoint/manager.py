@@ -141,12 +141,16 @@ class CheckpointManager:
         self._save(engine, step, periods, speak)
         self.waited_s += time.perf_counter() - began_s
 
+    def passed(self, engine: Worker, periods: int) -> None:
+        """Count the updates of a segment; `save` does so for the segment that it saves."""
+        before = self._versions or (0,) * len(engine.layout.cuts)
+        self._versions = tuple(v + engine.program.updates(s, periods) for s, v in enumerate(before))
+
     def _save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
         """Do what `save` says, without counting the seconds."""
         self.finish()
         layout, program = engine.layout, engine.program
-        before = self._versions or (0,) * len(layout.cuts)
-        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(before))
+        self.passed(engine, periods)
         position = Position(
             step=step,
             samples=step * layout.batch_size,

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hocket.errors import InputError
-from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.seeding import mixed
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch
@@ -54,8 +53,7 @@ class Stream:
         Arguments:
             merged: number of microbatches that begin with this one.
         """
-        job = self.job
-        return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
+        return self.job.indices(self.position(microbatch), self.samples(microbatch, merged))
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
         """Load the tensors of a microbatch by key; each has the shape (samples, ...).

@@ -59,7 +59,9 @@ class Device:
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
     ) -> None:
-        """Create the device with its stages; weights are copied from the captured model.
+        """Create the device with its stages.
+
+        Weights are copied from the captured model, except those of shared stages (`Executable.shared`).
 
         Arguments:
             number: number of this device in the program.
@@ -89,9 +91,12 @@ class Device:
         self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
-            compile = layout.compilers[part.number]
+            compile, shared = layout.compilers[part.number], executable.shared.get(part.number)
             with lane(part.shape.lane):
-                runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
+                if shared is not None:
+                    runner = shared.sharing(captured, part, self._sizes(part))
+                else:
+                    runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
             self.stages[part.number] = runner
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
@@ -243,6 +248,6 @@ class Device:
             if value.what is ValueKind.WEIGHTS:
                 self.stages[value.stage].weights.release(found)
             elif value.what is ValueKind.GATHERED:
-                self.stages[value.stage].weights.dropped(value)
+                self.stages[value.stage].weights.dropped(value, last=not self.program.rule.trains)
             elif value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART, ValueKind.LENT):
                 self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is ValueKind.LENT)
