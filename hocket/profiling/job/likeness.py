@@ -51,6 +51,13 @@ def likeness(job: "Job") -> Likeness:
         "lr_schedule": value_or_name(job.lr_schedule),
     }
     settings |= {"samples": len(job.data)}
+    if job.evaluate is not None:
+        settings |= {
+            "samples of evaluate": len(job.evaluate.data),
+            "every of evaluate": job.evaluate.every,
+            "batch_size of evaluate": job.evaluate.batch_size,
+            "metrics of evaluate": list(job.evaluate.metrics),
+        }
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
