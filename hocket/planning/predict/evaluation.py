@@ -13,7 +13,6 @@ from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.borders import StageCut, stage_shapes
 from hocket.program.passes.evaluation import evaluation_program
 from hocket.simulation.simulator import enough_repeats, play
-from hocket.simulation.steady_state import steady_state
 
 
 def evaluation_s(plan: Plan, profile: ModelProfile, samples: int) -> float:
@@ -35,9 +34,15 @@ def evaluation_s(plan: Plan, profile: ModelProfile, samples: int) -> float:
     program = evaluation_program(plan.strategy, stage_shapes(profile, cuts))
     costs = CostModel(run.profile, run.cluster, cuts, (min(plan.microbatch_size, samples),))
     periods = -(-samples // (costs.batch_size * program.stride))
-    simulated = min(periods, enough_repeats(program))
-    outcome = play(program, costs, simulated, record=False)
-    return outcome.makespan_s + (periods - simulated) * steady_state(outcome).period_s
+    few = enough_repeats(program)
+
+    def simulated_s(count: int) -> float:
+        return play(program, costs, count, record=False).makespan_s
+
+    if periods <= 2 * few:
+        return simulated_s(periods)
+    first_s, second_s = simulated_s(few), simulated_s(2 * few)  # further periods take as long as the second half
+    return second_s + (periods - 2 * few) * (second_s - first_s) / few
 
 
 def _evaluated(cut: StageCut) -> StageCut:
