@@ -21,8 +21,8 @@ class StepInfo:
         tokens_per_s: tokens that count in the loss of the step, divided by `step_s`. None unless
             `Job.loss_weight` is `hocket.tokens(...)`.
         checkpoint: path of the newest checkpoint; None if there is none.
-        evaluates: names of the figures of the run's evaluations: "loss", and the metrics; empty without evaluations.
         error: in `on_end`, the reason why the run ended early; None if it did not.
+        evaluates: names of the figures of the run's evaluations: "loss", and the metrics; empty without evaluations.
     """
 
     step: int
@@ -35,5 +35,5 @@ class StepInfo:
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     checkpoint: str | None = None
-    evaluates: tuple[str, ...] = ()
     error: str | None = None
+    evaluates: tuple[str, ...] = ()

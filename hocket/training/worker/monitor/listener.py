@@ -21,7 +21,6 @@ class RunSummary:
     Attributes:
         steps: total number of steps trained.
         losses: mean loss of each step of this run, in order.
-        evaluations: results of the evaluations of this run, in order.
         iteration_s: median seconds of a batch, over warm periods (without the first two, prologue and epilogue). None
             if no period was measured.
         samples_per_s: throughput at this time of a batch; None if no period was measured.
@@ -39,11 +38,11 @@ class RunSummary:
         dtype: compute dtype.
         device_types: device types of the workers, named as in profiles, each once.
         swaps: bytes and seconds of swaps, by device of the plan.
+        evaluations: results of the evaluations of this run, in order.
     """
 
     steps: int
     losses: tuple[float, ...] = field(default=(), repr=False)
-    evaluations: tuple[EvaluationInfo, ...] = field(default=(), repr=False)
     iteration_s: float | None = None
     samples_per_s: float | None = None
     predicted_iteration_s: float | None = None
@@ -60,6 +59,7 @@ class RunSummary:
     dtype: str = ""
     device_types: tuple[str, ...] = ()
     swaps: dict[int, LinkSums] = field(default_factory=dict, repr=False)
+    evaluations: tuple[EvaluationInfo, ...] = field(default=(), repr=False)
 
     @property
     def queued(self) -> str:
