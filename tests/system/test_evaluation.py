@@ -11,11 +11,12 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.checkpoint.checkpoint import newest
+from hocket.runtime.checkpoint.listing import list_checkpoints
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.training.callbacks.logger import logger
 from hocket.training.train import train
 from hocket.training.worker.monitor.listener import RunSummary
-from tests.system.tiny import plan
+from tests.system.tiny import Recorder, plan
 
 pytestmark = pytest.mark.workers
 
@@ -163,3 +164,33 @@ def test_what_cannot_be_evaluated_is_refused_before_the_first_step(job: Path, tm
     with pytest.raises(InputError, match=r"Evaluation\.metrics\['accuracy'\]"):
         trained(job, plan("flush", (3, (0,)), (4, (1,))), tmp_path / "saved", heard)
     assert heard.calls == []
+
+
+def test_a_run_ends_when_evaluations_no_longer_improve(job: Path, tmp_path: Path) -> None:
+    """With `stop_after`, all workers stop after the same step, save, and say why; the best checkpoint is kept.
+
+    The labels of the evaluation are wrong ones, so training makes its loss worse.
+    """
+    text = job.read_text().replace(
+        "Evaluation(data[64:], every=4,", "Evaluation(wrong, every=1, stop_after=3, keep_best=True,"
+    )
+    job.write_text(
+        text.replace("\n\nclass", "\nwrong = [(one, (label + 1) % 3) for one, label in data[:64]]\n\n\nclass")
+    )
+    listener = Recorder()
+    chosen, saved = plan("flush", (3, (0,)), (4, (1,))), tmp_path / "saved"
+    summary = train(job, chosen, steps=60, checkpoint=str(saved), every=50, keep=1, listener=listener)
+    evaluations = summary.evaluations
+    best = min(evaluations, key=lambda info: info.loss)
+    assert summary.steps == evaluations[-1].step == best.step + 3
+    assert summary.steps < 50
+    assert not summary.stopped
+    said = f"stopped after step {summary.steps}: the eval loss has not improved in 3 evaluations; the best is "
+    assert any(note.startswith(said) for note in listener.notes)
+    found = {one.step: one for one in list_checkpoints(saved)}
+    assert sorted(found) == [best.step, summary.steps]
+    assert found[best.step].best
+    position = found[best.step].position
+    assert position is not None
+    assert position.eval_loss == best.loss
+    assert position.weight_versions == (best.step,) * 2

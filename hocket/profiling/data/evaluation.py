@@ -26,12 +26,18 @@ class Evaluation:
             `Job.loss_weight`. If the loss is computed by the model, a metric is called with the output, and with all
             items of the samples by name.
         batch_size: samples of a microbatch of the evaluation; None for the microbatch size of the plan.
+        stop_after: number of evaluations in a row without a lower loss after which the run ends; None to train all
+            steps. Evaluations before a resume do not count.
+        keep_best: True to save a checkpoint after each evaluation with a lower loss than all before, and to never
+            remove the best one.
     """
 
     data: Any
     every: int | None = None
     metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     batch_size: int | None = None
+    stop_after: int | None = None
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
@@ -39,10 +45,12 @@ class Evaluation:
             raise InputError("Evaluation.data", found, "a map-style dataset: len(data) and data[i]")
         if len(self.data) == 0:
             raise InputError("Evaluation.data", "no samples", "at least one sample")
-        for name in ("every", "batch_size"):
+        for name in ("every", "batch_size", "stop_after"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InputError(f"Evaluation.{name}", repr(value), "a whole number >= 1, or None")
+        if not isinstance(self.keep_best, bool):
+            raise InputError("Evaluation.keep_best", repr(self.keep_best), "True or False")
         if not isinstance(self.metrics, Mapping):
             found, expected = type(self.metrics).__name__, "functions by name, such as {'accuracy': accuracy}"
             raise InputError("Evaluation.metrics", found, expected)

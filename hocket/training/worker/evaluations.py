@@ -12,6 +12,7 @@ from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.runtime.stage.executable import Executable
 from hocket.training.worker.prepared import Prepared
+from hocket.util.units import show_count
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -22,6 +23,8 @@ class Evaluations:
     Attributes:
         names: names of the figures of an evaluation: "loss", and the metrics.
         every: steps between two evaluations; None for one at the end.
+        loss: loss of the newest evaluation; nan before the first.
+        improved: True if it is lower than all before.
     """
 
     def __init__(self, made: Prepared, board: KVExchange, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -38,6 +41,10 @@ class Evaluations:
         assert evaluation is not None
         self.names = (LOSS, *evaluation.metrics)
         self._samples, self.every = len(evaluation.data), evaluation.every
+        self._stop_after, self._keeps_best = evaluation.stop_after, evaluation.keep_best
+        self._best: tuple[float, int] | None = None  # loss and step
+        self._in_vain = 0  # newest evaluations without a lower loss
+        self.loss, self.improved = float("nan"), False
         self._board, self._clock, self._counts = board, clock, made.member == 0
         self._executable: Executable = evaluation_executable(
             made.executable, made.plan.strategy, made.plan.microbatch_size
@@ -70,11 +77,37 @@ class Evaluations:
         # All ranks of a tensor-parallel group have the same losses.
         found = self._board.share([weight, *map(_plain, sums)] if self._counts else [0.0, *([0.0] * len(sums))])
         figures = dict(zip(self.names, _means(found), strict=True))
+        self._judge(figures.pop(LOSS), step)
         speak({
-            "event": "evaluation", "step": step, "loss": _plain(figures.pop(LOSS)), "samples": self._samples,
+            "event": "evaluation", "step": step, "loss": _plain(self.loss), "samples": self._samples,
             "metrics": {name: _plain(value) for name, value in figures.items()},
             "evaluation_s": self._clock() - began_s, "at_s": time.time(),
         })  # fmt: skip
+
+    def _judge(self, loss: float, step: int) -> None:
+        """Compare the loss of an evaluation with the best one; all workers have the same losses."""
+        self.loss, self.improved = loss, isfinite(loss) and (self._best is None or loss < self._best[0])
+        self._in_vain = 0 if self.improved else self._in_vain + 1
+        if self.improved:
+            self._best = loss, step
+
+    @property
+    def saves(self) -> bool:
+        """True if a checkpoint of the newest evaluation is wanted, because it is the best so far."""
+        return self._keeps_best and self.improved
+
+    @property
+    def kept_loss(self) -> float | None:
+        """Loss of the newest evaluation for its checkpoint; None if the run does not keep the best one."""
+        return _plain(self.loss) if self._keeps_best else None
+
+    @property
+    def enough(self) -> str:
+        """Reason to end the run, because evaluations no longer improve; empty to go on."""
+        if self._stop_after is None or self._in_vain < self._stop_after:
+            return ""
+        best = f"; the best is {self._best[0]:.4f}, after step {self._best[1]}" if self._best is not None else ""
+        return f"the eval loss has not improved in {show_count(self._in_vain, 'evaluation')}{best}"
 
 
 def _means(found: Sequence[Sequence[float | None]]) -> list[float]:

@@ -134,15 +134,18 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             if options.on_nan != "go":
                 newest = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
                 check_guards(engine, board, watched, newest)
-            step = segment.first_step + steps
+            step, enough, best, loss = segment.first_step + steps, "", False, None
             if evaluations is not None and segment.evaluates and not watched.stopped:
                 evaluations.run(step, speak)
-            if checkpoints is not None and (segment.saves or watched.stopped):
+                enough, best, loss = evaluations.enough, evaluations.saves, evaluations.kept_loss
+            if checkpoints is not None and (segment.saves or watched.stopped or enough or best):
                 telemetry.progress.state = WorkerState.SAVING
-                checkpoints.save(engine, step, periods, speak)
+                checkpoints.save(engine, step, periods, speak, loss)
             elif checkpoints is not None:
                 checkpoints.passed(engine, periods)
-            if watched.stopped:
+            if enough and step < end:
+                speak({"event": "note", "text": f"stopped after step {step}: {enough}"})
+            if watched.stopped or enough:
                 break
         if checkpoints is not None:
             telemetry.progress.state = WorkerState.SAVING
