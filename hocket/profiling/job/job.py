@@ -22,7 +22,7 @@ from hocket.profiling.data.evaluation import Evaluation, check_evaluation
 from hocket.profiling.data.order import indices_at
 from hocket.profiling.data.samples import read_samples
 from hocket.profiling.job.callbacks import check_callbacks
-from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
+from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight, loss_in
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
@@ -136,9 +136,8 @@ class Job:
             raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
         object.__setattr__(self, "samples", len(self.data))
         if self.samples < self.batch_size:
-            hint = "Lower batch_size or give more data."
             found, expected = show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}"
-            raise InputError("Job.data", found, expected, hint)
+            raise InputError("Job.data", found, expected, "Lower batch_size or give more data.")
 
     @property
     def origin(self) -> Origin:
@@ -148,11 +147,6 @@ class Job:
             InputError: no such location exists; the error gives the next step.
         """
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
-
-    @property
-    def loss_numbers(self) -> int:
-        """Number of numbers that `loss` returns; an evaluation's returns its metrics as well."""
-        return 1
 
     @property
     def as_written(self) -> "Job":
@@ -237,11 +231,7 @@ class Job:
         output = self.model(*args, **kwargs)
         if self.loss is not None:
             return self.loss(output, *loss_args, **loss_kwargs)
-        found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        if found is None:
-            hint = "Give Job.loss, or put the labels into the samples."
-            raise InputError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
-        return cast("Tensor", found)
+        return cast("Tensor", loss_in(output))
 
     def batch_at(self, position: int, count: int) -> Batch:
         """Read the next `count` samples of the sample stream, as a batch.

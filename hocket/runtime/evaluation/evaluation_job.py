@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.data.evaluation import Evaluation
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.loss_weight import SUM, Batch
+from hocket.profiling.job.loss_weight import SUM, Batch, loss_in
 from hocket.profiling.job.precision import own_type, widened
 
 
@@ -52,11 +52,6 @@ class EvaluationJob(Job):
         object.__setattr__(job, "trained", trained)
         object.__setattr__(job, "evaluation", evaluation)
         return job
-
-    @property
-    def loss_numbers(self) -> int:
-        """The loss, and one number for each metric."""
-        return 1 + len(self.evaluation.metrics)
 
     def indices(self, position: int, count: int) -> list[int]:
         """Indices of samples in the order of the data, again from its beginning after its end."""
@@ -100,18 +95,14 @@ def _measured(job: Job, evaluation: Evaluation) -> Callable[..., Tensor]:
     metrics = {name: metric if own is None else widened(metric, own) for name, metric in evaluation.metrics.items()}
 
     def loss(output: Any, *targets: Any, **named: Any) -> Tensor:
-        if job.loss is not None:
-            found: Any = job.loss(output, *targets, **named)
-        else:
-            found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-            if found is None:
-                raise CaptureError("Job.loss", "None, and the output has no `loss`", "an output with a loss")
+        found: Any = loss_in(output) if job.loss is None else job.loss(output, *targets, **named)
         numbers = [found.reshape(())]
         for name, metric in metrics.items():
             numbers.append(_number(name, metric, output, targets, named))
         # Sums over many microbatches: in the longest type, whatever the loss has.
         return torch.stack([number.double() for number in numbers])
 
+    loss.numbers = 1 + len(metrics)  # type: ignore[attr-defined]
     return loss
 
 

@@ -98,7 +98,7 @@ class Evaluator:
             executable.layout.batches.count,
         )
         self._losses: list[tuple[int, Tensor, float]] = []
-        self._numbers = job.loss_numbers
+        self._numbers = 1 + len(job.evaluation.metrics)
         with job.evaluating():
             self._engine = engine.sharing(executable, self._observer, self._note)
         # The training writes these buffers, each replica its own: running statistics.

@@ -91,13 +91,8 @@ class Device:
         self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
-            compile, shared = layout.compilers[part.number], executable.shared.get(part.number)
             with lane(part.shape.lane):
-                if shared is not None:
-                    runner = shared.sharing(captured, part, self._sizes(part))
-                else:
-                    runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
-            self.stages[part.number] = runner
+                runner = self.stages[part.number] = self._runner(part)
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
@@ -115,6 +110,14 @@ class Device:
         }
         if self.swapping is not None:
             self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
+
+    def _runner(self, part: StagePart) -> StageRunner:
+        """Create the runner of a stage, with its own weights or with those of a shared stage."""
+        shared = self.executable.shared.get(part.number)
+        if shared is not None:
+            return shared.sharing(self.captured, part, self._sizes(part))
+        compile = self.layout.compilers[part.number]
+        return StageRunner(self.captured, part, self._sizes(part), self.device, self.number, compile)
 
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
         """Return the different numbers of samples that a stage runs at once."""
