@@ -1,6 +1,6 @@
 """Figures of a run that callbacks receive; no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class StepInfo:
     tokens_per_s: float | None = None
     checkpoint: str | None = None
     error: str | None = None
-    evaluates: tuple[str, ...] = ()
+    evaluates: tuple[str, ...] = field(default=(), repr=False)
