@@ -35,6 +35,8 @@ ROOMS = (
 
 if TYPE_CHECKING:
     from hocket.api import (
+        Evaluation,
+        EvaluationInfo,
         Job,
         PlanRequest,
         StepInfo,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Evaluation",
+    "EvaluationInfo",
     "Job",
     "PlanRequest",
     "StepInfo",

@@ -1,8 +1,9 @@
 """Public Python interface: `Job`, `profile`, `plan`, `simulate`, `train`, `list_checkpoints` and `export_weights`.
 
-`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses. Callbacks of a
-run receive a `StepInfo`; `logger` returns a callback that writes a log. Each function accepts a profile, a cluster or a
-plan as an object or as the path of its file. Results can be saved and edited.
+`PlanRequest` holds a planning request with all its options. `tokens` is for jobs with token-mean losses, `Evaluation`
+for jobs that are evaluated while they train. Callbacks of a run receive a `StepInfo` or an `EvaluationInfo`; `logger`
+returns a callback that writes a log. Each function accepts a profile, a cluster or a plan as an object or as the path
+of its file. Results can be saved and edited.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +19,14 @@ from hocket.planning.plan import Plan
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
+from hocket.profiling.data.evaluation import Evaluation
 from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
 from hocket.profiling.job.loss_weight import tokens
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import CPU, ModelProfile
 from hocket.program.trace.trace import Trace
 from hocket.simulation.simulator import Summary
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.logger import logger
 from hocket.training.callbacks.step_info import StepInfo
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from hocket.training.worker.monitor.listener import RunSummary as Trained
 
 __all__ = [
+    "Evaluation",
+    "EvaluationInfo",
     "Job",
     "PlanRequest",
     "StepInfo",

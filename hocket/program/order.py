@@ -215,6 +215,8 @@ def forward_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """Values that a forward reads, and values that it writes.
 
+    Without a backward (`Rule.trains`) it saves no activations.
+
     With waves, a recomputed forward waits until the other wave's saved activations are gone. Then it signals that this
     microbatch draws no more random numbers; the other wave's next forward waits for that signal.
 
@@ -227,6 +229,8 @@ def forward_values(
     outputs = tuple(value for values in made for value in values)
     stash = (Value(ValueKind.STASH, stage, microbatch),)
     over = _signals(stages, rule, stage, microbatch, 0)
+    if not rule.trains:
+        return reads, outputs
     if again:
         return reads + _awaited(stages, rule, stage, microbatch, 1), stash + over
     return reads + _awaited(stages, rule, stage, microbatch, 0), outputs if shape.recompute else outputs + stash + over

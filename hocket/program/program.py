@@ -3,7 +3,8 @@
 A run is the prologue (warm-up), any number of repetitions of the period (steady state), and the epilogue (cool-down).
 Asynchronous schedules have no other finite form. In repetition r of the period, every index that counts microbatches
 has moved on by r * `stride`, and every index that counts updates by r * stride // rule.batch[stage]. The epilogue is
-written as if it followed zero repetitions, and moves on in the same way.
+written as if it followed zero repetitions, and moves on in the same way. A program that evaluates has no updates, so
+these indices stay.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -170,7 +171,7 @@ class Program:
 
     def updates(self, stage: int, repeats: int) -> int:
         """Number of updates of a stage in a run with `repeats` repetitions of the period."""
-        return self.microbatches(repeats) // self.rule.batch[stage]
+        return self.rule.updates(stage, self.microbatches(repeats))
 
     def unrolled(self, repeats: int) -> dict[Lane, list[Instruction]]:
         """Instructions of every lane in a run with `repeats` repetitions of the period."""
@@ -190,7 +191,7 @@ class Program:
         return Instruction(  # `replace` is half as fast, and proofs and simulations move whole programs
             i.kind,
             i.stage,
-            i.index + (by // self.rule.batch[i.stage] if i.counts_updates else by),
+            i.index + (self.rule.updates(i.stage, by) if i.counts_updates else by),
             i.device,
             i.lane,
             tuple([move(v, by) for v in i.reads]),
@@ -203,7 +204,7 @@ class Program:
 
     def _moved(self, value: Value, by: int) -> Value:
         if value.what in COUNTS_UPDATES:
-            by //= self.rule.batch[value.stage]
+            by = self.rule.updates(value.stage, by)
         return Value(value.what, value.stage, value.index + by, value.part, value.copy)
 
     def moved(self, value: Value, repeats: int) -> Value:

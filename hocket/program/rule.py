@@ -7,6 +7,8 @@ single-process loop that applies it. One formula covers all kinds:
 
 A weight version is the number of updates that the weights contain.
 
+Kind `evaluation` is for programs that run forwards only: all of them on the weights that are there, and no updates.
+
 Kind `averaged` is for two waves that hold the same layers and run half of each batch in turn. A step uses the
 gradients of its own half and of the half before, which the other wave computed on its own weights.
 
@@ -22,7 +24,7 @@ from hocket.errors import InputError
 
 WAVES = 2
 """Number of waves under the rule `averaged`."""
-KINDS = ("sync", "stashed", "vertical", "delayed", "naive", "averaged")
+KINDS = ("sync", "stashed", "vertical", "delayed", "naive", "averaged", "evaluation")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Rule:
 
     Attributes:
         kind: one of KINDS.
-        batch: for each stage, the number of consecutive microbatches that one update averages over.
+        batch: for each stage, the number of consecutive microbatches that one update averages over. Under `evaluation`
+            it is the number of microbatches of a period.
         delay: for each stage, the updates by which the forward's weights lag behind the newest ones in the steady
             state.
     """
@@ -50,11 +53,22 @@ class Rule:
         if any(b < 1 for b in self.batch) or any(d < 0 for d in self.delay):
             raise InputError("rule", f"batch {self.batch}, delay {self.delay}", "batch >= 1, delay >= 0")
 
+    @property
+    def trains(self) -> bool:
+        """True if there are backwards and updates; False if all microbatches run on the same weights."""
+        return self.kind != "evaluation"
+
+    def updates(self, stage: int, microbatches: int) -> int:
+        """Number of updates of a stage in a number of microbatches, rounded down."""
+        return microbatches // self.batch[stage] if self.trains else 0
+
     def version(self, stage: int, microbatch: int) -> int:
         """Weight version that the forward of a microbatch uses.
 
         The version is the number of updates that the weights contain.
         """
+        if not self.trains:
+            return 0
         return max(0, microbatch // self.batch[stage] - self.delay[stage])
 
     def backward_version(self, stage: int, microbatch: int) -> int:

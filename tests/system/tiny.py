@@ -15,6 +15,7 @@ from hocket.profiling.job.job import load_job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.stage.executable import Executable
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.worker.monitor.listener import RunSummary
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.
@@ -104,6 +105,7 @@ class Recorder:
         self.at_step, self.at_note, self.act = at_step, at_note, act
         self.lines: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.evaluations: list[tuple[EvaluationInfo, int]] = []  # each with the number of steps heard before
         self.first = -1
         self.closed = False
 
@@ -116,6 +118,10 @@ class Recorder:
         self.lines.append(line)
         if line["step"] == self.at_step and self.act is not None:
             self.act()
+
+    def evaluated(self, info: EvaluationInfo) -> None:
+        """Keep it."""
+        self.evaluations.append((info, len(self.lines)))
 
     def saved(self, step: int, path: str) -> None:
         """Keep it among the notes."""

@@ -112,6 +112,10 @@ def simulate(
             help="Repeat the block of the plan's model, and find the most blocks that each strategy can train.",
         ),
     ] = False,
+    evaluate: Annotated[
+        int | None,
+        typer.Option("--evaluate", min=1, help="Also predict an evaluation (Job.evaluate) of so many samples."),
+    ] = None,
     json: Json = False,
     background: collocating.File = None,
     background_batch: collocating.Batch = None,
@@ -133,12 +137,13 @@ def simulate(
     from hocket.cli.plan.overlap_gain import overlap_row, print_overlap
     from hocket.errors import InputError
     from hocket.planning.load import open_plan, validate
+    from hocket.planning.predict.evaluation import evaluation_s
     from hocket.planning.swapping.max_depth import block_in_words
     from hocket.program.trace.chrome import save_trace
     from hocket.reporting.plan_report.swap_panel import largest_table
     from hocket.util.files import check_output, write_atomic
     from hocket.util.schema import as_data
-    from hocket.util.units import show_number, show_peaks, show_seconds
+    from hocket.util.units import show_count, show_number, show_peaks, show_seconds
 
     if trace:
         check_output(trace, *TRACE_FILE)
@@ -155,6 +160,7 @@ def simulate(
         both = collocating.collocated(opened, background, background_batch, rules)
     real = _run_of(measured, report, opened) if measured else None
     found, summary = opened.simulate()
+    judged_s = evaluation_s(opened.plan, opened.profile, evaluate) if evaluate is not None else None
     if trace:
         save_trace(found if both is None else both.trace, trace)
     people = report is not None or not json
@@ -175,12 +181,18 @@ def simulate(
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
         deepest = {"largest": [as_data(one) for one in deep]} if deep else {}
-        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job, **deepest})
+        judged = {"evaluation_s": judged_s} if judged_s is not None else {}
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **judged, **with_job, **deepest})
         return
     busy = summary.utilization.values()
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
+        *(
+            [[f"evaluation of {show_count(evaluate, 'sample')}", show_seconds(judged_s)]]
+            if evaluate and judged_s
+            else []
+        ),
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
         ["devices that compute", f"{sum(busy):.3g} of {len(busy)} on average"],
         *overlap_row(summary.overlap),

@@ -47,7 +47,7 @@ def _print(folder: Path, found: "list[ListedCheckpoint]") -> None:
             *_trained(one),
             _date(one.written_s),
             size,
-            one.state,
+            f"{one.state}, best" if one.best else one.state,
         ]
         for one, size in zip(found, sizes, strict=True)
     ]
@@ -58,6 +58,8 @@ def _print(folder: Path, found: "list[ListedCheckpoint]") -> None:
     if any(one.resumes for one in found):
         say(f"  {CHOSEN.strip()}: `hocket train --resume` continues from it")
     for one in found:
+        if one.best and one.position is not None:
+            say(f"  best: the lowest eval loss, {one.position.eval_loss:.4f}")
         if one.problem:
             say(f"  {one.name}: {one.problem}")
 

@@ -5,7 +5,7 @@ names. `hocket.profiling.capture.record_forward` records, `hocket.profiling.capt
 `hocket.profiling.capture.stage` executes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -32,7 +32,12 @@ _BASE_SIZE = 2
 
 
 def capture(
-    job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
+    job: Job,
+    microbatch_size: int = _BASE_SIZE,
+    *,
+    max_layers: int = 64,
+    like: Captured | None = None,
+    joins: Callable[[LiveGraph], tuple[int, ...]] | None = None,
 ) -> Captured:
     """Capture a job's model and loss as layers, in its compute precision.
 
@@ -43,6 +48,8 @@ def capture(
         max_layers: neighbouring layers are joined until there are at most this many.
         like: capture of another model of the same structure. Its choices are used, because a divided model has other
             costs.
+        joins: chooses the number of finest layers (`pieces`) in each layer, for a graph with other operations than that
+            of `like`; by default they are chosen by `like`, or by costs.
 
     Raises:
         CaptureError: the model cannot be cut into layers. The error names the module and the reason.
@@ -68,7 +75,9 @@ def capture(
         job = computed(job.own, written)
         trace, choices = _uncast(job, choices, min(written))
     graph = LiveGraph(trace, _buffers_of(job))
-    if like is None:
+    if joins is not None:
+        choices = replace(choices, joined=joins(graph))
+    elif like is None:
         choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
     sizes = _SameLayers()
     base = _build(job, _BASE_SIZE, graph, choices, sizes)

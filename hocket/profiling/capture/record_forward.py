@@ -16,6 +16,7 @@ from hocket.errors import CaptureError
 from hocket.profiling.analytic.fake_tensors import is_fake
 from hocket.profiling.capture.recorded_graph import LOSS, Call, RecordedGraph, function_name
 from hocket.profiling.capture.recorder import Recorder, storage_of
+from hocket.profiling.job.loss_weight import loss_in
 
 
 @contextmanager
@@ -72,6 +73,7 @@ def record(
     The model is unchanged.
 
     Arguments:
+        loss: loss function. One with an attribute `numbers` returns that many numbers: the loss, and metrics.
         job: splits the batch into arguments of the model and of the loss (`Job.split`).
         opaque: paths of modules that are recorded as one operation each.
         as_tracing: True to let `torch.jit.is_tracing()` return True for the model. Libraries then skip shortcuts that
@@ -150,7 +152,7 @@ def record(
             "model", "random numbers of Python's `random` in the forward", "torch's random numbers",
             "A path that is chosen at random cannot be planned. Fix the path, or use torch's dropout.",
         )  # fmt: skip
-    if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
+    if not isinstance(result, Tensor) or result.numel() != getattr(loss, "numbers", 1) or not result.requires_grad:
         found = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
         raise CaptureError("Job.loss", found, "one number that requires a gradient: the mean over samples")
     recorder.calls[0].end = len(recorder.nodes)
@@ -163,11 +165,7 @@ def _yes() -> bool:
 
 def _loss_of(recorder: Recorder, loss: Any, output: Any, args: Any, kwargs: Any) -> Any:
     if loss is None:
-        found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        if found is None:
-            hint = "Give Job.loss, or put the labels into the samples."
-            raise CaptureError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
-        return found
+        return loss_in(output)
     if isinstance(loss, nn.Module):
         return loss(output, *args, **kwargs)
     call = Call(LOSS, function_name(loss), 0, len(recorder.nodes))

@@ -25,6 +25,18 @@ _INSTEAD = {
 _OWN = "Use shuffle=True or False. For an order of your own, give torch.utils.data.Subset(dataset, indices) and shuffle=False."
 
 
+def dataset_and_collate(data: Any) -> tuple[Any, Any]:
+    """Return the dataset of a DataLoader, and its collate function if it is not torch's default, else None.
+
+    Data of another kind are returned as they are.
+    """
+    loaders = sys.modules.get("torch.utils.data")
+    if loaders is None or not isinstance(data, loaders.DataLoader):
+        return data, None
+    defaults = (loaders.default_collate, loaders.default_convert)
+    return data.dataset, data.collate_fn if data.collate_fn not in defaults else None
+
+
 def settings_of(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a job that its data determine.
 
@@ -41,17 +53,13 @@ def settings_of(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     loaders = sys.modules.get("torch.utils.data")
     if loaders is None or not isinstance(data, loaders.DataLoader):
         return {}
-    defaults = (loaders.default_collate, loaders.default_convert)
-    found = {
-        "batch_size": data.batch_size,
-        "shuffle": None,
-        "collate": data.collate_fn if data.collate_fn not in defaults else None,
-    }
-    if not isinstance(data.dataset, loaders.IterableDataset):
+    dataset, collate = dataset_and_collate(data)
+    found = {"batch_size": data.batch_size, "shuffle": None, "collate": collate}
+    if not isinstance(dataset, loaders.IterableDataset):
         found |= _order(data, loaders)
     elif data.batch_size is None:
         raise _unbatched()
-    return {"data": data.dataset} | {name: found[name] if given[name] is None else given[name] for name in found}
+    return {"data": dataset} | {name: found[name] if given[name] is None else given[name] for name in found}
 
 
 def _order(loader: Any, loaders: Any) -> dict[str, Any]:

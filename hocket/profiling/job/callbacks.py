@@ -8,7 +8,7 @@ from typing import Any
 
 from hocket.errors import InputError
 
-CALLBACK_METHODS = ("on_start", "on_step", "on_checkpoint", "on_end")
+CALLBACK_METHODS = ("on_start", "on_step", "on_evaluation", "on_checkpoint", "on_end")
 """Methods of a callback, in the order of a run; each is optional."""
 
 

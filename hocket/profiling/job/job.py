@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hocket.errors import InputError, nearest
 from hocket.profiling.data.batches import Collate
+from hocket.profiling.data.evaluation import Evaluation, check_evaluation
 from hocket.profiling.data.items import Receivers
 from hocket.profiling.data.iterable import IterableSamples, by_position
 from hocket.profiling.data.loader import settings_of
 from hocket.profiling.data.source import SampleSource, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
-from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight
+from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight, loss_in
 from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
@@ -78,16 +79,17 @@ class Job:
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
             scheduler.
-        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_checkpoint(info)` and
-            `on_end(info)`, which `hocket.train` calls in the process that shows the run. `info` is a
-            `hocket.StepInfo`. With a true attribute `wants_gradient_norm`, a synchronous plan computes the norm of all
-            gradients.
+        callbacks: objects with some of the methods `on_start(info)`, `on_step(info)`, `on_evaluation(info)`,
+            `on_checkpoint(info)` and `on_end(info)`, which `hocket.train` calls in the process that shows the run.
+            `info` is a `hocket.StepInfo`, and for `on_evaluation` a `hocket.EvaluationInfo`. With a true attribute
+            `wants_gradient_norm`, a synchronous plan computes the norm of all gradients.
         collate: function from a list of samples, of any type, to a batch: a tensor, a tuple of tensors, or a dictionary
             of tensors, with the samples along the first dimension, as `collate_fn` of torch's DataLoader. All batches
             must have one shape, whatever their number of samples, and the row of a sample must not depend on the other
             samples. By default samples of equal shapes are stacked.
         shuffle: True for another order in each epoch, which `seed` determines; False for the order of the data in each
             epoch. By default that of the DataLoader, or True.
+        evaluate: data and metrics of evaluations while the job trains (`hocket.Evaluation`); None for no evaluations.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change; of iterable data, the number of its first samples that
@@ -112,6 +114,7 @@ class Job:
     callbacks: "Sequence[Any]" = ()
     collate: Collate | None = None
     shuffle: bool | None = None
+    evaluate: Evaluation | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -144,6 +147,7 @@ class Job:
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
+        check_evaluation(self.evaluate)
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
@@ -235,11 +239,7 @@ class Job:
         output = self.model(*args, **kwargs)
         if self.loss is not None:
             return self.loss(output, *loss_args, **loss_kwargs)
-        found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        if found is None:
-            hint = "Give Job.loss, or put the labels into the samples."
-            raise InputError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
-        return cast("Tensor", found)
+        return cast("Tensor", loss_in(output))
 
     def batch_at(self, position: int, count: int) -> Batch:
         """Read the next `count` samples of the sample stream, as a batch.
@@ -265,11 +265,15 @@ class Job:
         """Return the global batch of one optimizer step."""
         return self.batch_at(step * self.batch_size, self.batch_size)
 
+    @property
+    def receivers(self) -> Receivers:
+        """Model and loss, which get the items of the samples."""
+        # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
+        return Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
+
     @cached_property
     def _source(self) -> SampleSource:
-        # In a shorter precision, the loss is a wrapper without the signature of the user's loss.
-        receivers = Receivers(self.model, self.loss if self.own is None else self.own.loss, self.inputs)
-        return SampleSource(self.data, self.samples, self.seed, self.shuffle, self.collate, receivers)
+        return SampleSource(self.data, self.samples, self.seed, self.shuffle, self.collate, self.receivers)
 
 
 def _positive(value: Any) -> bool:

@@ -55,6 +55,13 @@ def likeness(job: "Job") -> Likeness:
         settings |= {"collate": value_or_name(job.collate)}
     if job.shuffle is False:
         settings |= {"shuffle": False}
+    if job.evaluate is not None:
+        settings |= {
+            "samples of evaluate": len(job.evaluate.data),
+            "every of evaluate": job.evaluate.every,
+            "batch_size of evaluate": job.evaluate.batch_size,
+            "metrics of evaluate": list(job.evaluate.metrics),
+        }
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},

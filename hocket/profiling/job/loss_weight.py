@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
 
-from hocket.errors import InputError
+from hocket.errors import CaptureError, InputError
 
 Batch = dict[str, Any]
 """A batch or a microbatch: tensors by name."""
@@ -74,6 +74,19 @@ def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
     if isinstance(shift, bool) or not isinstance(shift, int) or shift < 0:
         raise InputError("tokens: shift", repr(shift), "a whole number >= 0")
     return Tokens(f"item{key}" if isinstance(key, int) else key, ignore, shift)
+
+
+def loss_in(output: Any) -> Any:
+    """Return the loss in the output of a model that computes it itself.
+
+    Raises:
+        CaptureError: the output has no `loss`.
+    """
+    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if found is None:
+        hint = "Give Job.loss, or put the labels into the samples."
+        raise CaptureError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
+    return found
 
 
 def check_loss_weight(given: Any) -> None:

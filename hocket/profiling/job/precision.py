@@ -65,7 +65,7 @@ def computed(job: Job, written: Collection[str] = ()) -> Job:
         memo[id(p)] = sums_in(cast, p.dtype) if p.requires_grad else cast
     for b in job.model.buffers():
         memo[id(b)] = _cast(b, short, id(b) in kept)
-    twin = replace(job, model=copy.deepcopy(job.model, memo), loss=_wide(job.loss, own))
+    twin = replace(job, model=copy.deepcopy(job.model, memo), loss=None if job.loss is None else widened(job.loss, own))
     object.__setattr__(twin, "own", job)
     object.__setattr__(twin, "path", job.path)
     object.__setattr__(twin, "written", job.as_written)
@@ -137,10 +137,8 @@ def _cast(tensor: Tensor, dtype: torch.dtype, stays: bool) -> Tensor:
     return tensor.to(dtype)
 
 
-def _wide(loss: Callable[..., Tensor] | None, dtype: torch.dtype) -> Callable[..., Tensor] | None:
-    """Wrap a loss so that the model's output is cast to the given type."""
-    if loss is None:
-        return None
+def widened(loss: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Wrap a loss or a metric so that the model's output is cast to the given type."""
 
     def of(thing: Any) -> Any:
         return thing.to(dtype) if isinstance(thing, Tensor) and thing.is_floating_point() else thing

@@ -151,7 +151,8 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
             yield _lost(start, end, device, value, before[value])
         for value in sorted(before.keys() & after.keys()):
             lanes = sorted(after[value].readers.keys() - before[value].readers.keys())
-            if lanes:
+            stays = program.moved(value, 1) == value  # weights of an evaluation, which no later part frees
+            if lanes and not stays:
                 place = _place_in(end, after[value].readers[lanes[0]], lanes[0])
                 yield problem_at(
                     place,

@@ -93,7 +93,7 @@ def _tasks(program: Program, part: str) -> Iterator[_Task]:
 
 def _moved(program: Program, task: _Task) -> _Task:
     updates = _counts_updates(task)
-    by = program.stride // program.rule.batch[task.stage] if updates else program.stride
+    by = program.rule.updates(task.stage, program.stride) if updates else program.stride
     return task._replace(number=task.number + by)
 
 
@@ -105,7 +105,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
     """Yield the tasks that microbatches `start` to `end - 1` and their updates need."""
     stages, rule = program.stages, program.rule
     for s, shape in enumerate(stages):
-        kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
+        kinds = [(Kind.FORWARD, False), *([(Kind.BACKWARD, False)] if rule.trains else [])]
         kinds += [(Kind.LOAD, False)] if shape.batch else []
         kinds += [(Kind.FORWARD, True)] if shape.recompute else []
         for m in (m for m in range(start, end, shape.merged) if rule.takes(s, m)):
@@ -124,13 +124,14 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
             for first in range(start, end, shape.round):
                 for device in shape.devices:
                     yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 0, -1)
-                    yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 1, -1)
+                    if rule.trains:
+                        yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 1, -1)
         reduced = [
             (b, Kind.REDUCE_SCATTER if scattered(stages, s, b) else Kind.ALL_REDUCE)
             for b in range(shape.buckets)
             if summed(stages, s, b)
         ]
-        for u in range(start // rule.batch[s], end // rule.batch[s]):
+        for u in range(rule.updates(s, start), rule.updates(s, end)):
             for device in shape.devices:
                 yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
                 for b, kind in reduced:

@@ -42,6 +42,7 @@ PARTS = ("prologue", "period", "epilogue")
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
 _OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # any value on a device can be moved or dropped
+_TRAINS = frozenset({Kind.BACKWARD, Kind.NORM, Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 _BORDER = frozenset({ValueKind.ACTIVATION, ValueKind.GRADIENT})
 
 Wrong = tuple[str, str, str, str]  # an error of an instruction: code, found, expected, next step
@@ -92,6 +93,8 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
     kind = i.kind
     if kind in SWAPS and not program.swaps:
         return "kind", f"has kind {kind}", "no swaps in a program without swapping", ""
+    if kind in _TRAINS and not program.rule.trains:
+        return "kind", f"has kind {kind}", "forwards, without backwards and updates, in a program that evaluates", ""
     if not 0 <= i.stage < len(program.stages):
         return "values", f"has stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
     if i.index < 0:

@@ -15,7 +15,8 @@ from hocket.program.rule import WAVES
 def structure_problems(program: Program) -> list[Problem]:
     """Return all problems of stages, update rule and stride."""
     found = list(_numbers(program))
-    return found or [*_borders(program), *_ties(program), *_rounds(program), *_clips(program), *_waves(program)]
+    rules = (_borders, _ties, _rounds, _clips, _waves, _evaluates)
+    return found or [problem for rule in rules for problem in rule(program)]
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
@@ -219,3 +220,20 @@ def _waves(program: Program) -> Iterator[Problem]:
         yield _wrong(
             f"a wave has {half} microbatches of a batch for {first.round} replicas; expected the same number for each."
         )
+
+
+def _evaluates(program: Program) -> Iterator[Problem]:
+    if program.rule.trains:
+        return
+    for s, stage in enumerate(program.stages):
+        training = {
+            "gradients": stage.gradients,
+            "tied weights": stage.tied,
+            "recomputation": stage.recompute,
+            "clipping": stage.clips,
+            "loss weights": stage.weighted,
+            "sharded steps": stage.sharded and not stage.gathers,
+        }
+        for name, there in training.items():
+            if there:
+                yield _wrong(f"stage {s} has {name} under a rule {program.rule.kind!r}; expected forwards only.")

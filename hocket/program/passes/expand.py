@@ -59,6 +59,9 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
     reads, writes = forward_values(stages, rule, s, i, again)
-    # Weights that were gathered for the forward are gathered again for the backward and its recomputation.
-    frees = () if again else tuple(v for v in reads if v.what in (ValueKind.GATHERED, ValueKind.ENDED))
+    if rule.trains:
+        # Weights that were gathered for the forward are gathered again for the backward and its recomputation.
+        frees = () if again else tuple(v for v in reads if v.what in (ValueKind.GATHERED, ValueKind.ENDED))
+    else:  # no backward will read what the forward has read
+        frees = tuple(v for v in reads if v.what is not ValueKind.WEIGHTS)
     return Instruction(Kind.FORWARD, s, i, device, stages[s].lane, reads, writes, frees, again=again)

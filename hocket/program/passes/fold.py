@@ -53,7 +53,7 @@ def fronts(
     """Number of tasks of each device before each cut, as one dict for each cut.
 
     A cut is where a device has admitted a given number of microbatches: after their update if the rule is synchronous,
-    else after their forward. It is moved on as little as needed so that no task before it waits for a task after it
+    else, and if there are no updates, after their forward. It is moved on as little as needed so that no task before it waits for a task after it
     (cut_points.py).
 
     Arguments:
@@ -70,7 +70,7 @@ def orders_of(stages: tuple[StageShape, ...], order: Order, total: int) -> dict[
 
 
 def _cut(tasks: list[Task], rule: Rule, admitted: int) -> int:
-    last, synchronous = 0, rule.synchronous
+    last, synchronous = 0, rule.synchronous and rule.trains
     for position, task in enumerate(tasks, start=1):
         if synchronous:
             inside = task.work is Work.UPDATE and task.index < admitted // rule.batch[task.stage]
@@ -132,7 +132,7 @@ def _alone(stages: tuple[StageShape, ...], rule: Rule, task: Task) -> bool:
 
 def _moved(rule: Rule, entry: Entry, microbatches: int) -> Entry:
     task, version, last = entry
-    updates = microbatches // rule.batch[task.stage]
+    updates = rule.updates(task.stage, microbatches)
     index = task.index + (updates if task.work is Work.UPDATE else microbatches)
     return Task(task.work, task.stage, index), version + updates, last
 

@@ -75,6 +75,7 @@ class Position:
         written_s: time of the save, in seconds since 1970; None if unknown.
         shuffle: False if each epoch had the order of the data; otherwise None.
         data_state: state of iterable data after these samples; None without one.
+        eval_loss: loss of the evaluation at this step, in a run that keeps its best checkpoint; None otherwise.
     """
 
     step: int
@@ -91,6 +92,7 @@ class Position:
     written_s: float | None = None
     shuffle: bool | None = None
     data_state: StreamState | None = None
+    eval_loss: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -132,7 +134,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest as JSON, with its hash."""
-        return json.dumps(as_data(replace(self, sha256=self.hash)), indent=1)
+        data = as_data(replace(self, sha256=self.hash))
+        if self.position.eval_loss is None:  # so that earlier versions can read it
+            del data["position"]["eval_loss"]
+        return json.dumps(data, indent=1)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -247,8 +252,8 @@ def save(
         state: tensors and plain values (numbers, texts, None) that this worker holds, by name. If several workers hold
             the same name, the lowest rank writes it.
         board: exchange of JSON values among the workers.
-        keep: number of newest checkpoints to keep, by samples. Older ones are removed after the new one is complete.
-            An older checkpoint is verified first; if it is damaged, it is renamed and kept.
+        keep: number of newest checkpoints to keep, by samples. Older ones are removed after the new one is complete,
+            except the one with the lowest `Position.eval_loss`. An older checkpoint is verified first; if it is damaged, it is renamed and kept.
         wholes: shapes of whole tensors of which `state` holds only a shard, by the whole tensor's name. The name of a
             shard ends in its offsets: `NAME@0,128` (dcp_storage.py).
 
@@ -426,7 +431,7 @@ def damaged_path(path: Path) -> Path:
 
 
 def _forget(written: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the one just written.
+    """Remove all but the newest `keep` checkpoints, the one just written, and the best one.
 
     A checkpoint is renamed first, so that an interrupted removal does not leave a damaged checkpoint. A checkpoint
     that is damaged already is renamed (see `damaged_path`) and kept.
@@ -434,7 +439,8 @@ def _forget(written: Path, keep: int) -> None:
     folder = written.parent
     samples = by_samples(folder)
     kept = [name for name in samples if samples[name] < inf][-keep:]
-    for path in (folder / name for name in samples if name not in kept and name != written.name):
+    best = best_of({name: _position_in(folder / name) for name in samples})
+    for path in (folder / name for name in samples if name not in (*kept, written.name, best)):
         damaged = bool(_problem_of(path))
         try:
             path.rename(damaged_path(path) if damaged else path.with_name(f".{path.name}.old"))
@@ -442,6 +448,24 @@ def _forget(written: Path, keep: int) -> None:
             continue
     for aside in folder.glob(".step-*.old"):
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def best_of(positions: Mapping[str, Position | None]) -> str | None:
+    """Return the name of the checkpoint with the lowest evaluation loss, the first of several.
+
+    Returns:
+        None if no checkpoint has the loss of an evaluation.
+    """
+    losses = {name: one.eval_loss for name, one in positions.items() if one is not None and one.eval_loss is not None}
+    return min(losses, key=losses.__getitem__, default=None)
+
+
+def _position_in(path: Path) -> Position | None:
+    """Return the position of a checkpoint; None if its manifest cannot be read."""
+    try:
+        return Manifest.read(path).position
+    except InputError:
+        return None
 
 
 def _raise_first(folder: Path, problems: list[str]) -> None:

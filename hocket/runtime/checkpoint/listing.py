@@ -11,6 +11,7 @@ from hocket.runtime.checkpoint.checkpoint import (
     Checkpoint,
     Manifest,
     Position,
+    best_of,
     is_step_folder,
     names_aside,
     names_in,
@@ -37,6 +38,7 @@ class ListedCheckpoint:
         problem: difference between files and manifest; empty if there is none.
         position: position of the run; None if the manifest cannot be read.
         resumes: True for the checkpoint from which a run would resume.
+        best: True for the checkpoint with the lowest evaluation loss, if any has one (`Evaluation.keep_best`).
     """
 
     name: str
@@ -47,6 +49,7 @@ class ListedCheckpoint:
     problem: str = ""
     position: Position | None = None
     resumes: bool = False
+    best: bool = False
 
 
 def list_checkpoints(folder: str | Path) -> list[ListedCheckpoint]:
@@ -71,7 +74,8 @@ def list_checkpoints(folder: str | Path) -> list[ListedCheckpoint]:
         at = next((k for k, other in enumerate(known) if other.step > one.step), len(known))
         known.insert(at, one)
     last = max((k for k, one in enumerate(known) if one.state == WHOLE), default=None)
-    return [replace(one, resumes=k == last) for k, one in enumerate(known)]
+    best = best_of({one.name: one.position for one in known if one.state == WHOLE})
+    return [replace(one, resumes=k == last, best=one.name == best) for k, one in enumerate(known)]
 
 
 def open_checkpoint(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:

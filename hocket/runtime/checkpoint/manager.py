@@ -124,7 +124,7 @@ class CheckpointManager:
             speak({"event": "note", "text": told})
         return first_step(found, self._job, layout.batch_size)
 
-    def save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
+    def save(self, engine: Worker, step: int, periods: int, speak: Report, eval_loss: float | None = None) -> None:
         """Save the engine's state after a segment.
 
         With an exchange for the background, the state is copied now and written while the next steps run. `finish` waits
@@ -135,21 +135,26 @@ class CheckpointManager:
             periods: number of repetitions of the program's period in the segment.
             speak: called with messages for the user, as events of kind "note", and with an event "saved" when the
                 checkpoint is complete. In the background, a thread calls it.
+            eval_loss: loss of the evaluation at this step, if the run keeps its best checkpoint.
 
         Raises:
             NotFinite: weights or optimizer state are nan or infinite, and the run does not continue with them.
             InputError: this checkpoint, or the one before it in the background, could not be written.
         """
         began_s = time.perf_counter()
-        self._save(engine, step, periods, speak)
+        self._save(engine, step, periods, speak, eval_loss)
         self.waited_s += time.perf_counter() - began_s
 
-    def _save(self, engine: Worker, step: int, periods: int, speak: Report) -> None:
+    def passed(self, engine: Worker, periods: int) -> None:
+        """Count the updates of a segment; `save` does so for the segment that it saves."""
+        before = self._versions or (0,) * len(engine.layout.cuts)
+        self._versions = tuple(v + engine.program.updates(s, periods) for s, v in enumerate(before))
+
+    def _save(self, engine: Worker, step: int, periods: int, speak: Report, eval_loss: float | None) -> None:
         """Do what `save` says, without counting the seconds."""
         self.finish()
         layout, program = engine.layout, engine.program
-        before = self._versions or (0,) * len(layout.cuts)
-        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(before))
+        self.passed(engine, periods)
         position = Position(
             step=step,
             samples=step * layout.batch_size,
@@ -165,6 +170,7 @@ class CheckpointManager:
             written_s=self._now(),
             shuffle=None if self._job.shuffle is not False else False,
             data_state=self._data_state(step * layout.batch_size),
+            eval_loss=eval_loss,
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
         bad = self._board.share(not_finite_in(state, self._job))

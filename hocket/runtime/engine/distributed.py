@@ -15,8 +15,10 @@ This file has the state that a worker keeps between segments. Other files define
 Every rank of a tensor-parallel group runs the group's instructions, on its shard of the model (shard_model.py).
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -118,6 +120,32 @@ class Worker:
         if any(loads_of(self.program, self.number, 1)):
             self._loaders, device = loaders, self.device
             device.microbatches.read = lambda microbatch, merged: loaders.take(device.stream, microbatch, merged)
+
+    def sharing(
+        self, executable: Executable, observer: Observer, on_loss: Callable[[int, Tensor, int, float], None]
+    ) -> "Worker":
+        """Create a worker of another program, with the weights and connections of this one.
+
+        The two never run at the same time. This is a collective call.
+
+        Arguments:
+            executable: the program, with the same stages on the same devices.
+            observer: see the constructor.
+            on_loss: called for each loss that this device computes; see `Device`.
+        """
+        twin = copy.copy(self)
+        program = executable.program
+        executable = replace(executable, shared=self.device.stages)
+        twin.program, twin.layout, twin.position, twin._observer = program, executable.layout, 0, observer
+        twin._loaders = None  # they read samples of the training
+        twin._losses = Losses(self._handover, observer, Guard())
+        twin.device = Device(executable, self.number, on_loss, lane=self._stream_of)
+        twin._lane_table = LaneTable(program, self.number)
+        parts = {s: runner.part for s, runner in twin.device.stages.items()}
+        layouts = Layouts(executable.captured, executable.layout, parts)
+        twin._groups = self._groups.carrying(layouts, program) or Groups(executable, self.number, layouts)
+        twin._recorder = EngineRecorder(twin.device, self._handover, None)
+        return twin
 
     # -- a segment
 

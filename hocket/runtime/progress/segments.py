@@ -61,12 +61,16 @@ class RunSegment:
         steps: number of steps trained in this segment.
         first_period: number of periods completed before this segment, in all segments since the launch.
         periods: number of periods in this segment.
+        saves: True if a checkpoint follows the segment.
+        evaluates: True if an evaluation follows the segment.
     """
 
     first_step: int
     steps: int
     first_period: int
     periods: int
+    saves: bool = True
+    evaluates: bool = False
 
     @property
     def end_step(self) -> int:
@@ -79,7 +83,9 @@ class RunSegment:
         return self.first_period + self.periods
 
 
-def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> Iterator[RunSegment]:
+def segments(
+    pace: SegmentCounts, start: int, end: int, every: int | None, evaluates: int | None = None
+) -> Iterator[RunSegment]:
     """Yield consecutive segments that train from step `start` to step `end`.
 
     A segment is one run of the program: prologue, periods, epilogue. It ends with a whole step. The last segment may
@@ -88,15 +94,23 @@ def segments(pace: SegmentCounts, start: int, end: int, every: int | None) -> It
     Arguments:
         start: number of steps that are already trained.
         end: number of steps to train in total.
-        every: least number of steps of each segment except the last one; None for one segment.
+        every: least number of steps between two checkpoints; None for a checkpoint at the end only.
+        evaluates: number of steps that the steps of evaluations are multiples of, as far as the program allows; None
+            for no evaluations. There is one at the end.
     """
-    step, period = start, 0
+    step, period, save = start, 0, start + (every or end - start)
     while step < end:
-        periods = pace.periods_for(min(every or end - step, end - step))
+        evaluate = (step // evaluates + 1) * evaluates if evaluates else end
+        periods = pace.periods_for(min(save, evaluate, end) - step)
         steps = pace.steps(periods)
         assert steps is not None
-        yield RunSegment(step, steps, period, periods)
-        step, period = step + steps, period + periods
+        first, first_period, step, period = step, period, step + steps, period + periods
+        saves, ends = step >= save, step >= end
+        yield RunSegment(
+            first, steps, first_period, periods, saves or ends, evaluates is not None and (ends or step >= evaluate)
+        )
+        if saves:
+            save = step + (every or end - step)
 
 
 def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:

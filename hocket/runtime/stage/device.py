@@ -59,7 +59,9 @@ class Device:
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
     ) -> None:
-        """Create the device with its stages; weights are copied from the captured model.
+        """Create the device with its stages.
+
+        Weights are copied from the captured model, except those of shared stages (`Executable.shared`).
 
         Arguments:
             number: number of this device in the program.
@@ -89,10 +91,8 @@ class Device:
         self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
-            compile = layout.compilers[part.number]
             with lane(part.shape.lane):
-                runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
-            self.stages[part.number] = runner
+                runner = self.stages[part.number] = self._runner(part)
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
@@ -110,6 +110,14 @@ class Device:
         }
         if self.swapping is not None:
             self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
+
+    def _runner(self, part: StagePart) -> StageRunner:
+        """Create the runner of a stage, with its own weights or with those of a shared stage."""
+        shared = self.executable.shared.get(part.number)
+        if shared is not None:
+            return shared.sharing(self.captured, part, self._sizes(part))
+        compile = self.layout.compilers[part.number]
+        return StageRunner(self.captured, part, self._sizes(part), self.device, self.number, compile)
 
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
         """Return the different numbers of samples that a stage runs at once."""
@@ -247,6 +255,6 @@ class Device:
             if value.what is ValueKind.WEIGHTS:
                 self.stages[value.stage].weights.release(found)
             elif value.what is ValueKind.GATHERED:
-                self.stages[value.stage].weights.dropped(value)
+                self.stages[value.stage].weights.dropped(value, last=not self.program.rule.trains)
             elif value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART, ValueKind.LENT):
                 self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is ValueKind.LENT)

@@ -1,12 +1,14 @@
 """Executable: a program with its model and the torch device of the engine."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from hocket.profiling.capture.capture import Captured
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
+from hocket.runtime.stage.stage_runner import StageRunner
 from hocket.runtime.tensor_parallel.shard_model import Division
 
 
@@ -20,6 +22,8 @@ class Executable:
         program: instructions of all devices.
         device: torch device of the tensors. Workers communicate over NCCL if it is a CUDA device, else over gloo.
         division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
+        shared: stages of another program, by number, with weights and buffers that the stages of these numbers use.
+            Stages without an entry get their own weights.
     """
 
     captured: Captured
@@ -27,3 +31,4 @@ class Executable:
     program: Program
     device: torch.device | str = "cpu"
     division: Division | None = None
+    shared: Mapping[int, StageRunner] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """One stage on one device: layers for each microbatch size, weights, buffers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -44,13 +45,7 @@ class StageRunner:
         self.part, self.device, self._compile = part, device, compile
         # A stage of a branching model may have gaps between its layers. Each contiguous run of layers is executed by
         # itself.
-        self._runs: dict[int, tuple[Stage, ...]] = {
-            size: tuple(
-                Stage(captured.for_size(size), layers, device=device, share=True, compile=compile)
-                for layers in contiguous(part.layers)
-            )
-            for size in sorted(set(sizes))
-        }
+        self._runs = self._made(captured, sizes)
         trainable = {name for bucket in part.buckets for name in bucket.names}
         stages = next(iter(self._runs.values()))
         found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
@@ -73,6 +68,37 @@ class StageRunner:
         self._bind_untrained()
         for size in self._runs:
             self._bind(size, self.weights.slots[0])
+
+    def _made(self, captured: Captured, sizes: Sequence[int]) -> dict[int, tuple[Stage, ...]]:
+        """Make the executors of the layers, by number of samples."""
+        return {
+            size: tuple(
+                Stage(captured.for_size(size), layers, device=self.device, share=True, compile=self._compile)
+                for layers in contiguous(self.part.layers)
+            )
+            for size in sorted(set(sizes))
+        }
+
+    def sharing(self, captured: Captured, part: StagePart, sizes: Sequence[int]) -> "StageRunner":
+        """Return a runner of other layers with the weights and buffers of this one.
+
+        Arguments:
+            captured: another capture of the model, such as in evaluation mode.
+            part: the stage in this capture.
+            sizes: numbers of samples that the stage runs at once.
+        """
+        twin = copy.copy(self)
+        twin.part, twin._bound = part, {}
+        twin._runs = twin._made(captured, sizes)
+        twin._bind_untrained()
+        return twin
+
+    def copy_buffers(self, names: Iterable[str]) -> None:
+        """Use copies of some buffers from now on; other runners that share them keep theirs."""
+        self.buffers = self.buffers | {
+            name: self.buffers[name].clone(memory_format=torch.contiguous_format) for name in names
+        }
+        self._bind_untrained()
 
     def keep_buffers(self) -> None:
         """Copy the buffers, to restore them later."""

@@ -121,13 +121,16 @@ class StageWeights:
         slot.used(1)
         return slot
 
-    def dropped(self, value: Value) -> None:
+    def dropped(self, value: Value, last: bool = False) -> None:
         """Drop weights that were gathered for one round.
 
         After a backward the slot becomes free.
+
+        Arguments:
+            last: True if no backward follows the forward.
         """
         self._rounds[value.index].used(-1)
-        if value.part:
+        if value.part or last:
             self._free.append(self._rounds.pop(value.index))
 
     def step(

@@ -1,5 +1,9 @@
-"""Names and values under which loggers write the figures of a step."""
+"""Names and values under which loggers write the figures of a step or of an evaluation."""
 
+from collections.abc import Iterable
+
+from hocket.profiling.data.evaluation import LOSS
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.step_info import StepInfo
 
 
@@ -14,3 +18,18 @@ def figures_of(info: StepInfo) -> dict[str, float]:
     for name in ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s"):
         found[name] = getattr(info, name)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def evaluation_names(names: Iterable[str]) -> list[str]:
+    """Return the names under which loggers write the figures of evaluations.
+
+    Arguments:
+        names: "loss", and the names of the metrics (`StepInfo.evaluates`).
+    """
+    return [f"eval_{name}" for name in names]
+
+
+def figures_of_evaluation(info: EvaluationInfo) -> dict[str, float]:
+    """Return the figures of an evaluation by name: `eval_loss`, and `eval_` before the name of each metric."""
+    found = {LOSS: info.loss, **info.metrics}
+    return dict(zip(evaluation_names(found), found.values(), strict=True))

@@ -14,6 +14,7 @@ from typing import Any
 
 from hocket.errors import CallbackFailed, HocketError
 from hocket.profiling.job.job import Job, load_job
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.step_info import StepInfo
 from hocket.training.launch.failures import described_exception
 
@@ -41,7 +42,7 @@ class CallbackRunner:
             debug: True to show whole tracebacks of callbacks; False for only the frames of the user's code.
         """
         self._given, self._job, self._debug = tuple(callbacks), job, debug
-        self._queue: queue.SimpleQueue[tuple[str, StepInfo]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[str, StepInfo | EvaluationInfo]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._infos: dict[int, StepInfo] = {}
         self._early: StepInfo | None = None
@@ -86,6 +87,11 @@ class CallbackRunner:
         if self._early is not None and self._early.step == info.step:
             self._queue.put(("on_checkpoint", replace(info, checkpoint=self._early.checkpoint)))
             self._early = None
+
+    def evaluation(self, info: EvaluationInfo) -> None:
+        """Call `on_evaluation`; `step` was called before with the step of the evaluation."""
+        if self._thread is not None:
+            self._queue.put(("on_evaluation", info))
 
     def checkpoint(self, info: StepInfo) -> None:
         """Call `on_checkpoint`, after `on_step` of the same step.
@@ -143,10 +149,12 @@ class CallbackRunner:
         while True:
             method, info = self._queue.get()
             for callback in tuple(callbacks):
-                called: Callable[[StepInfo], Any] | None = getattr(callback, method, None)
+                called: Callable[[Any], Any] | None = getattr(callback, method, None)
                 if called is None or (self.failure is not None and method != "on_end"):
                     continue
-                told = info if self.failure is None else replace(info, error=str(self.failure).splitlines()[0])
+                told = info
+                if self.failure is not None and isinstance(info, StepInfo):
+                    told = replace(info, error=str(self.failure).splitlines()[0])
                 try:
                     called(told)
                 except BaseException as error:

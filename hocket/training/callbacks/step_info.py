@@ -1,6 +1,6 @@
 """Figures of a run that callbacks receive; no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class StepInfo:
             `Job.loss_weight` is `hocket.tokens(...)`.
         checkpoint: path of the newest checkpoint; None if there is none.
         error: in `on_end`, the reason why the run ended early; None if it did not.
+        evaluates: names of the figures of the run's evaluations: "loss", and the metrics; empty without evaluations.
     """
 
     step: int
@@ -35,3 +36,4 @@ class StepInfo:
     tokens_per_s: float | None = None
     checkpoint: str | None = None
     error: str | None = None
+    evaluates: tuple[str, ...] = field(default=(), repr=False)

@@ -1,12 +1,14 @@
-"""CSV logger: one row for each step, as the step is known."""
+"""CSV logger: one row for each step and each evaluation, as it is known."""
 
 import csv
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 from hocket.errors import InputError
-from hocket.training.callbacks.figures import figures_of
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
+from hocket.training.callbacks.figures import evaluation_names, figures_of, figures_of_evaluation
 from hocket.training.callbacks.step_info import StepInfo
 from hocket.util.files import read_text, write_atomic
 
@@ -15,7 +17,7 @@ _FIGURES = ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s")
 
 
 class CsvLogger:
-    """Writes a CSV file with a header and one row for each step.
+    """Writes a CSV file with a header, one row for each step, and one for each evaluation.
 
     A resumed run continues the file: rows of steps after the checkpoint are removed, and new rows follow. A figure that
     is unknown is an empty cell. The columns of the learning rates follow from the first step.
@@ -45,13 +47,21 @@ class CsvLogger:
         """Write the row of a step; the first step opens the file."""
         rates = len(info.learning_rates or ())
         columns = ["step", "samples", "loss", *(["lr"] if rates == 1 else [f"lr/{k}" for k in range(rates)]), *_FIGURES]
+        columns += evaluation_names(info.evaluates)
         if self._file is None:
             self._file = self._opened(self._columns or columns)
-        found = figures_of(info)
-        csv.writer(self._file, lineterminator="\n").writerow(
-            info.step if name == "step" else found.get(name, "") for name in self._columns
-        )
-        self._file.flush()
+        self._write(self._file, info.step, figures_of(info))
+
+    def on_evaluation(self, info: EvaluationInfo) -> None:
+        """Write the row of an evaluation, after that of the step before it."""
+        if self._file is not None:
+            self._write(self._file, info.step, {"samples": info.samples, **figures_of_evaluation(info)})
+
+    def _write(self, file: TextIO, step: int, found: Mapping[str, float]) -> None:
+        """Write a row with the figures that have a column."""
+        row = (step if name == "step" else found.get(name, "") for name in self._columns)
+        csv.writer(file, lineterminator="\n").writerow(row)
+        file.flush()
 
     def on_end(self, info: StepInfo) -> None:
         """Close the file; its rows are then on the disk."""

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hocket.training.callbacks.figures import figures_of
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
+from hocket.training.callbacks.figures import figures_of, figures_of_evaluation
 from hocket.training.callbacks.step_info import StepInfo
 
 NEEDS, TARGET = "tensorboard", "DIR"
@@ -27,6 +28,11 @@ class TensorBoardLogger:
     def on_step(self, info: StepInfo) -> None:
         """Write the figures of a step."""
         for name, value in figures_of(info).items():
+            self._writer.add_scalar(name, value, info.step)
+
+    def on_evaluation(self, info: EvaluationInfo) -> None:
+        """Write the figures of an evaluation."""
+        for name, value in figures_of_evaluation(info).items():
             self._writer.add_scalar(name, value, info.step)
 
     def on_end(self, info: StepInfo) -> None:

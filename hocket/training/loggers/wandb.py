@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from hocket.training.callbacks.figures import figures_of
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
+from hocket.training.callbacks.figures import figures_of, figures_of_evaluation
 from hocket.training.callbacks.step_info import StepInfo
 
 NEEDS, TARGET = "wandb", "DIR"
@@ -30,6 +31,10 @@ class WandbLogger:
     def on_step(self, info: StepInfo) -> None:
         """Write the figures of a step."""
         self._run.log(figures_of(info), step=info.step)
+
+    def on_evaluation(self, info: EvaluationInfo) -> None:
+        """Write the figures of an evaluation."""
+        self._run.log(figures_of_evaluation(info), step=info.step)
 
     def on_end(self, info: StepInfo) -> None:
         """End the run; a run that ended early is marked as failed."""

@@ -34,6 +34,7 @@ from hocket.runtime.progress.segments import segments
 from hocket.runtime.stage.device_type import known_type
 from hocket.runtime.swapping.host_link import host_link
 from hocket.runtime.swapping.memory_manager import MemoryManager
+from hocket.training.worker.evaluations import Evaluations
 from hocket.training.worker.monitor.trace_writer import MAX_EVENTS, write_trace
 from hocket.training.worker.options import Options
 from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare, process_group
@@ -80,6 +81,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         if options.host_link_bytes_per_s is not None and plan.swap is not None:
             link = host_link(options.host_link_bytes_per_s, board, rank_info.local_rank)
             memory = MemoryManager(group, device, *made.layout.budgets(group), pace_out=link.out, pace_in=link.back)
+        evaluations = Evaluations(made, board) if job.evaluate is not None else None
         guard = Guard(options.on_nan, report)
         clock = time.perf_counter if recording is not None else None
         engine = Worker(made.executable, observer=watched, clock=clock, memory=memory, guard=guard)
@@ -88,19 +90,27 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             stack.callback(loaders.close)
             engine.read_with(loaders)
         engine.device.microbatches.on_load = reads.take
+        if evaluations is not None:
+            evaluations.begin(engine, telemetry.progress)
         checkpoints = _checkpoint_manager(made, options, rank_info, board)
         if checkpoints is not None:
             stack.enter_context(checkpoints.save_errors_first())
         start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
         if options.weights is not None:
             _start_from(options.weights, engine, job, board, start, speak)
-        runs = list(segments(pace, start, options.steps, _every(options, start)))
+        evaluates = None if evaluations is None else evaluations.every or options.steps
+        runs = list(segments(pace, start, options.steps, _every(options, start), evaluates))
         end = runs[-1].end_step if runs else start
         checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
         norms = rank_info.rank == 0 and engine.device.updates.has_norm
         if norms:
             engine.device.updates.on_norm = watched.norm
-        told = {"callbacks": bool(job.callbacks), "norms": norms, "tokens": isinstance(job.loss_weight, Tokens)}
+        told: dict[str, Any] = {
+            "callbacks": bool(job.callbacks),
+            "norms": norms,
+            "tokens": isinstance(job.loss_weight, Tokens),
+        }
+        told |= {"evaluates": evaluations.names} if evaluations is not None else {}
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint, "at_s": time.time(), **told})
         if division is not None:
             for text in notes_of_division(division, plan, captured):
@@ -129,16 +139,23 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             if options.on_nan != "go":
                 newest = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
                 check_guards(engine, board, watched, newest)
-            step = segment.first_step + steps
-            if checkpoints is not None:
+            step, enough, best, loss = segment.first_step + steps, "", False, None
+            if evaluations is not None and segment.evaluates and not watched.stopped:
+                evaluations.run(step, speak)
+                enough, best, loss = evaluations.enough, evaluations.saves, evaluations.kept_loss
+            if checkpoints is not None and (segment.saves or watched.stopped or enough or best):
                 telemetry.progress.state = WorkerState.SAVING
-                checkpoints.save(engine, step, periods, speak)
-            if watched.stopped:
+                checkpoints.save(engine, step, periods, speak, loss)
+            elif checkpoints is not None:
+                checkpoints.passed(engine, periods)
+            if enough and step < end:
+                speak({"event": "note", "text": f"stopped after step {step}: {enough}"})
+            if watched.stopped or enough:
                 break
         if checkpoints is not None:
             telemetry.progress.state = WorkerState.SAVING
             checkpoints.finish()
-        peak_bytes = engine.peak_memory_bytes
+        peak_bytes = max(engine.peak_memory_bytes, evaluations.peak_memory_bytes if evaluations is not None else 0)
         if options.trace is not None and recording is not None and runs:
             meta: dict[str, Any] = {"source": "measured", "program": program.name, **plan.trace_meta}
             if plan.tensor > 1:
@@ -154,6 +171,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
     report(
         result(job, device, engine, watched, step)
         | {
+            "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
             "collectives": collectives,
             "skipped": guard.skipped,

@@ -39,6 +39,7 @@ EACH = 18
 """Edits of instructions of each program."""
 HEADERS = 8
 """Edits of the header of each program."""
+TRAINING = tuple(kind for kind in KINDS if kind != "evaluation")
 SHOWN = 3
 SUBTLE = (
     drop,
@@ -111,7 +112,7 @@ def stages_edited(program: Program, draw: Random) -> tuple[str, Program]:
                 max(1, batch[at] + draw.choice((-1, 0, 1, 2))),
                 max(0, delay[at] + draw.choice((0, 1))),
             )
-            edited = replace(edited, rule=Rule(draw.choice(KINDS), tuple(batch), tuple(delay)))
+            edited = replace(edited, rule=Rule(draw.choice(TRAINING), tuple(batch), tuple(delay)))
             told.append(str(edited.rule))
         case 1:
             moved = program.stride + draw.choice((-1, 1, -program.stride)), program.admitted + draw.choice((-1, 0, 1))

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,6 +138,22 @@ def test_the_last_few_are_kept(tmp_path: Path) -> None:
         save(tmp_path, position(step), STATE, alone(), keep=2)
     assert names_in(tmp_path) == ["step-00000004", "step-00000005"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "step-00000004", "step-00000005"]
+
+
+def test_the_best_is_kept(tmp_path: Path) -> None:
+    """The checkpoint with the lowest evaluation loss is kept beside the newest ones, the first of several.
+
+    A manifest without an evaluation loss has no key for it, so that earlier versions read it.
+    """
+    for step, loss in enumerate((3.0, 1.0, None, 1.0, 2.0), start=1):
+        path = save(tmp_path, replace(position(step), eval_loss=loss), STATE, alone(), keep=1)
+        assert ("eval_loss" in (path / MANIFEST).read_text()) == (loss is not None)
+    assert names_in(tmp_path) == ["step-00000002", "step-00000005"]
+    save(tmp_path, replace(position(6), eval_loss=0.5), STATE, alone(), keep=1)
+    assert names_in(tmp_path) == ["step-00000006"]
+    found = newest(tmp_path, alone(), silent)
+    assert found is not None
+    assert found.position.eval_loss == 0.5
 
 
 def flip_a_bit(folder: Path) -> None:

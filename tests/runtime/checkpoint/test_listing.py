@@ -18,6 +18,17 @@ def written(folder: Path, step: int, samples: int | None = None) -> Path:
     return save(folder, position, {"model.w": torch.ones(100)}, KVExchange(None, 0, 1), keep=9)
 
 
+def test_the_best_checkpoint_is_marked(tmp_path: Path) -> None:
+    """Of the whole checkpoints with the loss of an evaluation, the one with the lowest is marked; else none is."""
+    paths = [written(tmp_path, step) for step in (1, 2, 3)]
+    assert not any(one.best for one in list_checkpoints(tmp_path))
+    for step, loss in ((4, 2.0), (5, 1.0), (6, 0.5)):
+        position = Position(step, step * 8, eval_loss=loss)
+        paths.append(save(tmp_path, position, {"model.w": torch.ones(100)}, KVExchange(None, 0, 1), keep=9))
+    (paths[-1] / "worker-0.safetensors").unlink()
+    assert [one.name for one in list_checkpoints(tmp_path) if one.best] == ["step-00000005"]
+
+
 def test_whole_and_damaged_checkpoints(tmp_path: Path) -> None:
     """Each checkpoint has its state, newest last; the newest whole one is marked; nothing is changed."""
     paths = [written(tmp_path, step) for step in (1, 2, 3, 4, 5)]

@@ -57,6 +57,28 @@ def test_segments_follow_each_other_and_hold_whole_steps(
     assert found[-1].first_step < start + more
 
 
+@given(PACES, st.integers(0, 50), st.integers(1, 60), st.none() | st.integers(1, 20), st.integers(1, 20))
+def test_segments_end_where_something_follows(
+    pace: SegmentCounts, start: int, more: int, every: int | None, evaluates: int
+) -> None:
+    """Segments end for checkpoints and for evaluations, each at the first possible step from where it is due.
+
+    An evaluation is due at each multiple of a number of steps, also after a resume, and at the end. Without
+    evaluations there are none, and checkpoints are due as before.
+    """
+    found = list(segments(pace, start, start + more, every, evaluates))
+    for segment in found:
+        due = segment.end_step // evaluates > segment.first_step // evaluates
+        assert segment.evaluates == (due or segment is found[-1])
+        assert segment.saves or segment.evaluates
+    assert found[-1].saves
+    assert all(not one.evaluates and one.saves for one in segments(pace, start, start + more, every))
+    saved = start
+    for segment in found[:-1]:
+        assert segment.saves == (every is not None and segment.end_step - saved >= every)
+        saved = segment.end_step if segment.saves else saved
+
+
 @given(PACES, st.integers(1, 40), st.integers(0, 200), st.integers(0, 300))
 def test_a_stop_never_cuts_a_step(pace: SegmentCounts, steps: int, first_period: int, stop_at: int) -> None:
     """A stop never cuts a step.

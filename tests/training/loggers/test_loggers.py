@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hocket.errors import InputError
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.logger import logger
 from hocket.training.callbacks.step_info import StepInfo
 
@@ -48,6 +49,22 @@ def test_csv(tmp_path: Path) -> None:
     assert (first["step"], first["samples"], float(first["loss"]), first["gradient_norm"]) == ("1", "8", 1 / 3, "")
     assert math.isnan(float(second["loss"]))
     assert float(second["gradient_norm"]) == 0.1 + 0.2
+
+
+def test_csv_of_evaluations(tmp_path: Path) -> None:
+    """An evaluation has a row of its own, with `eval_` before the names of its figures."""
+    path = tmp_path / "run.csv"
+    made = logger(f"csv:{path}")
+    made.on_start(StepInfo(0, 2, 0))
+    made.on_step(step(1, evaluates=("loss", "accuracy")))
+    made.on_evaluation(EvaluationInfo(1, 2, 8, 0.1 + 0.2, {"accuracy": 0.5}))
+    made.on_step(step(2, evaluates=("loss", "accuracy")))
+    made.on_end(step(2))
+    found = rows(path)
+    assert [(row["step"], row["eval_accuracy"], row["lr"]) for row in found] == [
+        ("1", "", "0.1"), ("1", "0.5", ""), ("2", "", "0.1")
+    ]  # fmt: skip
+    assert float(found[1]["eval_loss"]) == 0.1 + 0.2
 
 
 def test_csv_of_a_resumed_run(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ thread that reads). So a bucket with r threads is sent in r pieces over r groups
 property of a group, so there is a group for each number.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from hocket.errors import InputError, InternalError
 from hocket.program.instruction import Kind
-from hocket.program.program import MAX_CPU_THREADS
+from hocket.program.program import MAX_CPU_THREADS, Program
 from hocket.runtime.engine.transport.connect import connect
 from hocket.runtime.engine.transport.messages import BorderLayout, Layouts
 from hocket.runtime.engine.transport.shared_memory import SharedTransfer
@@ -81,6 +82,7 @@ class Groups:
                 collectives[instruction.lane] = instruction.group
                 lane_threads = threads.setdefault(instruction.lane, {0})
                 lane_threads.add(program.stages[instruction.stage].threads_of(instruction.reads[0]))
+        self._connected = frozenset(pairs)
         self._inside: EngineTensorGroup | None = None
         if width > 1:
             fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
@@ -138,6 +140,22 @@ class Groups:
         own = [group for lane in self._own for groups in self._collectives[lane].values() for group in groups]
         for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
             dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    def carrying(self, layouts: Layouts, program: Program) -> "Groups | None":
+        """Return the same connections for the messages of another program on the same devices.
+
+        Arguments:
+            layouts: layouts of its messages.
+
+        Returns:
+            None if the program needs a connection that is not there. The answer is the same on all ranks.
+        """
+        sent = (i for _, i in program.instructions() if i.kind is Kind.SEND)
+        if not {(i.device, i.peer) for i in sent} <= self._connected:
+            return None
+        twin = copy.copy(self)
+        twin.layouts = layouts
+        return twin
 
     def close(self) -> None:
         """Destroy this worker's process groups of collectives."""

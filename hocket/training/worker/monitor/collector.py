@@ -2,9 +2,11 @@
 
 It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
-    start       first, steps, checkpoint, callbacks, norms, tokens, at_s: from worker 0, when it knows the first step
+    start       first, steps, checkpoint, callbacks, norms, tokens, evaluates, at_s: from worker 0, when it knows the
+                first step
     loss        step, microbatch, sum, weight, samples, lr, at_s: one microbatch, from a worker of the last stage
     norm        step, norm: from worker 0, the norm of all gradients of a step
+    evaluation  step, loss, metrics, samples, evaluation_s, at_s: from worker 0, after an evaluation
     note        text: from worker 0, a message for the user
     not_finite  step, text, kind, halt: from a worker with a loss or gradient that is nan or infinite
     saved       step, path, at_s: from worker 0, when a checkpoint is written
@@ -13,7 +15,7 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     error       see failures.py
 
 start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
-count tokens. `at_s` is always the time of the report, in seconds since 1970.
+count tokens. `evaluates` are the names of the figures of evaluations, if the job has any. `at_s` is always the time of the report, in seconds since 1970.
 
 loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
 by parameter group.
@@ -33,9 +35,10 @@ from typing import Any
 
 from hocket.hardware.link_sums import LinkSums
 from hocket.planning.plan import Plan
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.runner import CallbackRunner
 from hocket.training.callbacks.step_info import StepInfo
-from hocket.training.worker.monitor.listener import Listener, RunSummary
+from hocket.training.worker.monitor.listener import Listener, RunSummary, best_of
 from hocket.training.worker.monitor.step_reports import StepReports, number
 
 Event = Mapping[str, Any]
@@ -68,7 +71,11 @@ class Collector:
         self._steps: dict[int, StepReports] = {}
         self._end = 0
         self._norms = self._tokens = False
-        self._times_s: tuple[float, ...] = ()  # of the start or newest step, and of the newest checkpoint
+        # Of the start or newest step, and of the newest checkpoint or evaluation.
+        self._times_s: tuple[float, ...] = ()
+        self._evaluates: tuple[str, ...] = ()
+        self._waiting: list[Event] = []  # evaluations after steps with losses that are not here yet
+        self._evaluations: list[EvaluationInfo] = []
         self._next: int | None = None
         self._losses: list[float] = []
         self._odd: set[tuple[str, int | None]] = set()
@@ -87,19 +94,23 @@ class Collector:
             case "start":
                 self._next, self._end = int(event["first"]), int(event["steps"])
                 self._norms, self._tokens = bool(event.get("norms")), bool(event.get("tokens"))
+                self._evaluates = tuple(event.get("evaluates", ()))
                 self._times_s = (float(event["at_s"]),) if "at_s" in event else ()
                 predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
                 self._listener.started(self._next, self._end, predicted)
                 self.checkpoint = event.get("checkpoint")
                 self.checkpoint_steps = self._next if self.checkpoint is not None else None
-                info = StepInfo(self._next, self._end, self._next * self._plan.batch_size, checkpoint=self.checkpoint)
-                self._callbacks.start(info, bool(event.get("callbacks")))
+                self._callbacks.start(self._known(self._next), bool(event.get("callbacks")))
                 self._emit()
             case "loss":
                 self._steps.setdefault(int(event["step"]), StepReports()).add(event)
                 self._emit()
             case "norm":
                 self._steps.setdefault(int(event["step"]), StepReports()).gradient_norm = number(event["norm"])
+                self._emit()
+            case "evaluation":
+                self._waiting.append(event)
+                self._times_s = (*self._times_s[:1], float(event["at_s"]))
                 self._emit()
             case "not_finite":
                 # Several workers may report the same update; only the first report is shown. A warning is given once in
@@ -144,6 +155,7 @@ class Collector:
         batch = self._plan.batch_size
         if self._next is None:
             return
+        self._evaluated()
         while (found := self._steps.get(self._next)) is not None and found.samples >= batch:
             if self._norms and found.gradient_norm is None:
                 return
@@ -159,17 +171,42 @@ class Collector:
                 line["tokens"] = round(found.weight)
             self._listener.step(plain(line))
             self._callbacks.step(self._info(self._next, found))
+            self._evaluated()
+
+    def _evaluated(self) -> None:
+        """Pass evaluations on, after the steps before them."""
+        while self._waiting and self._next is not None and int(self._waiting[0]["step"]) <= self._next:
+            event = self._waiting.pop(0)
+            step, loss = int(event["step"]), number(event["loss"])
+            best = best_of([*self._evaluations, EvaluationInfo(step, self._end, 0, loss)])
+            info = EvaluationInfo(
+                step,
+                self._end,
+                step * self._plan.batch_size,
+                loss,
+                {name: number(value) for name, value in event["metrics"].items()},
+                best.loss,
+                best.step,
+                float(event["evaluation_s"]),
+            )
+            self._evaluations.append(info)
+            self._listener.evaluated(info)
+            self._callbacks.evaluation(info)
+
+    def _known(self, step: int) -> StepInfo:
+        """Return what is known of a step without its reports."""
+        samples = step * self._plan.batch_size
+        return StepInfo(step, self._end, samples, checkpoint=self.checkpoint, evaluates=self._evaluates)
 
     def _info(self, step: int, found: StepReports) -> StepInfo:
         """Return what callbacks see of a complete step."""
         took_s = None
         if found.at_s is not None:
-            # A checkpoint may be reported later than steps that came after it.
+            # A checkpoint or an evaluation may be reported later than steps that came after it.
             before = [at_s for at_s in self._times_s if at_s < found.at_s]
             took_s = found.at_s - max(before) if before else None
             self._times_s = (found.at_s, *self._times_s[1:])
-        known = StepInfo(step, self._end, step * self._plan.batch_size, checkpoint=self.checkpoint)
-        return found.info(known, self._plan.batch_size, took_s, self._tokens)
+        return found.info(self._known(step), self._plan.batch_size, took_s, self._tokens)
 
     def _told(self, name: str) -> Iterator[str]:
         """Yield one field of the workers' last reports as text, in order of rank."""
@@ -189,6 +226,7 @@ class Collector:
         return RunSummary(
             steps=max(int(event["steps"]) for event in self.done.values()),
             losses=tuple(self._losses),
+            evaluations=tuple(self._evaluations),
             iteration_s=iteration_s,
             samples_per_s=self._plan.batch_size / iteration_s if iteration_s else None,
             predicted_iteration_s=predicted.iteration_s if predicted else None,

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from hocket.printable import printable
-from hocket.training.worker.monitor.listener import Listener, RunSummary
-from hocket.training.worker.monitor.summary_table import shown_loss, summary_table
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
+from hocket.training.worker.monitor.listener import Listener, RunSummary, evaluation_line
+from hocket.training.worker.monitor.summary_table import evaluation_texts, shown_loss, summary_table
 from hocket.util.units import show_number, show_seconds
 
 _BAR_WIDTH = range(6, 41)
@@ -40,7 +41,7 @@ def listener(machine: bool) -> Listener:
 
 
 class JsonLines:
-    """Listener that prints a JSON line for each step, and a last JSON line with the summary.
+    """Listener that prints a JSON line for each step and each evaluation, and a last JSON line with the summary.
 
     Notes for people are plain text.
 
@@ -53,11 +54,15 @@ class JsonLines:
         self._out, self._notes = out, notes
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Print nothing: only steps have lines."""
+        """Print nothing: only steps and evaluations have lines."""
 
     def step(self, line: dict[str, Any]) -> None:
         """Print a step as a JSON line."""
         print(json.dumps(line), file=self._out, flush=True)
+
+    def evaluated(self, info: EvaluationInfo) -> None:
+        """Print an evaluation as a JSON line."""
+        print(json.dumps(evaluation_line(info)), file=self._out, flush=True)
 
     def saved(self, step: int, path: str) -> None:
         """Print the path of a saved checkpoint as a note, not as JSON."""
@@ -82,8 +87,8 @@ class TrainingBar:
     no bar, and notes are not broken into lines. The stream `log` gets a line for the first step, the last step and
     some steps in between.
 
-    The pace is the mean over the latest steps without steps in which a checkpoint was made, since the summary's median
-    counts only training. The remaining time includes checkpoints.
+    The pace is the mean over the latest steps without those in which a checkpoint or an evaluation was made, since the summary's median
+    counts only training. The remaining time includes checkpoints and evaluations.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class TrainingBar:
 
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        # Seconds, steps, samples, tokens, and whether a checkpoint was made.
+        # Seconds, steps, samples, tokens, and whether a checkpoint or an evaluation was made.
         self._took = deque[tuple[float, int, int, int, bool]](maxlen=_WINDOW - 1)
         self._last: tuple[float, int, int, int] | None = None
         self._tokens = 0
@@ -103,6 +108,7 @@ class TrainingBar:
         self._predicted_s: float | None = None
         self._done = self._steps = 0
         self._figures: tuple[str, ...] = ()
+        self._evaluated: tuple[str, ...] = ()
         self._saved: int | None = None
         self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
 
@@ -134,6 +140,12 @@ class TrainingBar:
         if ends or self._done % each == 0 or now_s - self._logged_s >= _QUIET_S:
             self._logged_s = now_s
             print("  ".join([f"step {self._done}/{self._steps}", *self._figures]), file=log, flush=True)
+
+    def evaluated(self, info: EvaluationInfo) -> None:
+        """Show an evaluation in the bar, and print it into the log."""
+        self._evaluated, self._saving = evaluation_texts(info), True
+        if self._log is not None:
+            print("  ".join([f"step {info.step}/{self._steps}", *self._evaluated]), file=self._log, flush=True)
 
     def saved(self, step: int, path: str) -> None:
         """Show the step of the newest checkpoint in the bar."""
@@ -169,7 +181,12 @@ class TrainingBar:
         If it does not fit, the bar is left out first, then the last texts. The number of steps is always shown.
         """
         head = f"{self._done}/{self._steps}"
-        parts = [*self._figures, *([f"saved step {self._saved}"] if self._saved is not None else [])]
+        parts = [
+            *self._figures[:1],
+            *self._evaluated,
+            *self._figures[1:],
+            *([f"saved step {self._saved}"] if self._saved is not None else []),
+        ]
         while parts and len("  ".join([head, *parts])) > width:
             parts.pop()
         behind = "  ".join([head, *parts])

@@ -3,11 +3,13 @@
 This file has no torch and no I/O.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite, isnan
 from typing import Any, Protocol
 
 from hocket.hardware.link_sums import LinkSums
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 
 _QUEUED = 0.1  # share of an iteration above which waits for cores are reported
 
@@ -36,6 +38,7 @@ class RunSummary:
         dtype: compute dtype.
         device_types: device types of the workers, named as in profiles, each once.
         swaps: bytes and seconds of swaps, by device of the plan.
+        evaluations: results of the evaluations of this run, in order.
     """
 
     steps: int
@@ -56,6 +59,7 @@ class RunSummary:
     dtype: str = ""
     device_types: tuple[str, ...] = ()
     swaps: dict[int, LinkSums] = field(default_factory=dict, repr=False)
+    evaluations: tuple[EvaluationInfo, ...] = field(default=(), repr=False)
 
     @property
     def queued(self) -> str:
@@ -87,7 +91,31 @@ class RunSummary:
             name: {str(device): size for device, size in sorted(getattr(self, name).items())}
             for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
         }
-        return {name: getattr(self, name) for name in names} | by_device
+        found = {name: getattr(self, name) for name in names} | by_device
+        if not self.evaluations:
+            return found
+        last, best = self.evaluations[-1], best_of(self.evaluations)
+        lowest = {"best_eval_loss": _number(best.loss), "best_eval_step": best.step}
+        return found | {"eval_loss": _number(last.loss), "eval_metrics": _numbers(last.metrics)} | lowest
+
+
+def best_of(evaluations: Sequence[EvaluationInfo]) -> EvaluationInfo:
+    """Return the evaluation with the lowest loss, the first of several; a loss that is no number is the highest."""
+    return min(evaluations, key=lambda one: (isnan(one.loss), one.loss))
+
+
+def evaluation_line(info: EvaluationInfo) -> dict[str, Any]:
+    """Return an evaluation as a line of JSON output."""
+    figures = {"step": info.step, "eval_loss": _number(info.loss), "eval_metrics": _numbers(info.metrics)}
+    return figures | {"eval_s": info.evaluation_s}
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 class Listener(Protocol):
@@ -107,6 +135,9 @@ class Listener(Protocol):
                 rates; "gradient_norm" if the norm is not computed; "tokens" unless `Job.loss_weight` is
                 `hocket.tokens(...)`.
         """
+
+    def evaluated(self, info: EvaluationInfo) -> None:
+        """Report an evaluation, after the step before it."""
 
     def saved(self, step: int, path: str) -> None:
         """Report that a checkpoint after `step` steps was saved in the folder `path`."""
@@ -134,6 +165,9 @@ class Quiet:
         """Pass the step to `on_step`."""
         if self.on_step is not None:
             self.on_step(line)
+
+    def evaluated(self, info: EvaluationInfo) -> None:
+        """Show nothing."""
 
     def saved(self, step: int, path: str) -> None:
         """Show nothing."""

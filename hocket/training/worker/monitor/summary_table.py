@@ -1,6 +1,9 @@
 """Table of a run's summary, for people; this file has no torch and no I/O."""
 
-from hocket.training.worker.monitor.listener import RunSummary
+from math import isnan
+
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
+from hocket.training.worker.monitor.listener import RunSummary, best_of
 from hocket.util.units import show_count, show_number, show_peaks, show_seconds
 
 _NONE = 0.0005
@@ -23,6 +26,11 @@ def _rows(summary: RunSummary) -> list[tuple[str, str, str]]:
     rows = [("steps trained", f"{summary.steps:,}", "")]
     if summary.losses:
         rows.append(("loss of the last step", shown_loss(summary.losses[-1]), ""))
+    if summary.evaluations:
+        best = best_of(summary.evaluations)
+        metrics = evaluation_texts(summary.evaluations[-1])[1:]
+        rows.append(("eval loss at the end", ", ".join([shown_loss(summary.evaluations[-1].loss), *metrics]), ""))
+        rows.append(("best eval loss", f"{shown_loss(best.loss)}, after step {best.step:,}", ""))
     if summary.skipped:
         rows.append(("skipped updates", f"{summary.skipped:,} (not finite)", ""))
     iteration_s, predicted_s = summary.iteration_s, summary.predicted_iteration_s
@@ -54,6 +62,12 @@ def _peaks(peak_bytes: dict[int, int]) -> list[str]:
         return [f"device {one}" for one in shown.split("; ")]
     pieces = (piece.removesuffix(")").partition(" (") for piece in shown.split(", "))
     return [f"{where}: {size.split(' ', 2)[2]}" for size, _, where in pieces]
+
+
+def evaluation_texts(info: EvaluationInfo) -> tuple[str, ...]:
+    """Write the loss and the metrics of an evaluation, such as "eval loss 1.2345" and "accuracy 0.91"."""
+    metrics = (f"{name} {'not a number' if isnan(value) else f'{value:.4g}'}" for name, value in info.metrics.items())
+    return f"eval loss {shown_loss(info.loss)}", *metrics
 
 
 def shown_loss(loss: float | None) -> str:

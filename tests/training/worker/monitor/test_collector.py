@@ -10,6 +10,7 @@ import pytest
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage, Predicted
+from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.display import JsonLines, TrainingBar
 from hocket.training.worker.monitor.listener import RunSummary
@@ -113,6 +114,63 @@ def test_a_loss_that_is_not_a_number() -> None:
     assert isnan(summary.losses[0])
     assert summary.peak_memory_bytes == {4: 5}
     assert summary.iteration_s is None
+
+
+def evaluation(step: int, value: float | None, **metrics: float | None) -> dict[str, object]:
+    """A report of an evaluation after some steps."""
+    told = {"loss": value, "metrics": metrics, "samples": 21, "evaluation_s": 0.5, "at_s": 5.0}
+    return {"event": "evaluation", "step": step, **told}
+
+
+def test_an_evaluation_comes_after_its_step() -> None:
+    """An evaluation that overtakes the losses of its step is told after the step, with the best one so far.
+
+    A loss that is no number is never the best, if another is a number.
+    """
+    collector, listener = started(plan("flush"))
+    for step, value in enumerate((None, 2.0, 1.0, 1.0)):
+        collector.take(0, evaluation(step + 1, value, accuracy=None if value is None else value / 4))
+        assert len(listener.evaluations) == step
+        for _ in range(4):
+            collector.take(1, loss(step, 3.0))
+    assert [(info.step, steps) for info, steps in listener.evaluations] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [info.best_step for info, _ in listener.evaluations] == [1, 2, 3, 3]
+    first, last = listener.evaluations[0][0], listener.evaluations[-1][0]
+    assert isnan(first.loss)
+    assert isnan(first.best_loss)
+    assert isnan(first.metrics["accuracy"])
+    assert (last.loss, last.best_loss, last.samples, last.metrics) == (1.0, 1.0, 32, {"accuracy": 0.25})
+
+
+def test_what_is_shown_of_evaluations() -> None:
+    """The table has the last and the best evaluation, a line of the log each; JSON lines have null for nan."""
+    from rich.console import Console
+
+    infos = [
+        EvaluationInfo(4, 9, 32, 1.5, {"accuracy": 0.5}, 1.5, 4, 0.1),
+        EvaluationInfo(9, 9, 72, float("nan"), {"accuracy": float("nan")}, 1.5, 4, 0.2),
+    ]
+    summary = RunSummary(steps=9, losses=(1.0,), evaluations=tuple(infos))
+    table = summary_table(summary)
+    assert "eval loss at the end" in table
+    assert "not a number, accuracy not a number" in table
+    assert "1.5000, after step 4" in table
+    out, log = io.StringIO(), io.StringIO()
+    lines = JsonLines(out, io.StringIO())
+    for info in infos:
+        lines.evaluated(info)
+    lines.finished(summary)
+    first, second, last = (json.loads(line) for line in out.getvalue().splitlines())
+    assert first == {"step": 4, "eval_loss": 1.5, "eval_metrics": {"accuracy": 0.5}, "eval_s": 0.1}
+    assert (second["eval_loss"], second["eval_metrics"]) == (None, {"accuracy": None})
+    assert (last["eval_loss"], last["best_eval_loss"], last["best_eval_step"]) == (None, 1.5, 4)
+    assert "eval_loss" not in RunSummary(steps=9, losses=(1.0,)).line()
+    bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), log=log)
+    bar.started(0, 9, None)
+    bar.step({"step": 4, "loss": 2.0, "samples": 32})
+    bar.evaluated(infos[0])
+    assert log.getvalue().splitlines()[-1] == "step 4/9  eval loss 1.5000  accuracy 0.5"
+    assert bar.line(60).endswith("4/9  loss 2.0000  eval loss 1.5000  accuracy 0.5")
 
 
 def test_what_workers_find_is_told_once() -> None:
