@@ -13,7 +13,11 @@ from hypothesis import HealthCheck, settings
 from tests import tiers
 
 # The same examples in every run, but at night; a deadline would make a slow machine a failing one.
-for name, count in (("ci", tiers.CI_EXAMPLES), ("fast", tiers.CI_EXAMPLES // 5), ("nightly", tiers.CI_EXAMPLES * 10)):
+for name, count in (
+    ("ci", tiers.BASE_EXAMPLES * 3 // 5),
+    ("fast", tiers.BASE_EXAMPLES // 5),
+    ("nightly", tiers.BASE_EXAMPLES * 10),
+):
     settings.register_profile(
         name,
         derandomize=name != "nightly",

@@ -50,7 +50,7 @@ def test_losses_are_those_of_one_process(case: Case) -> None:
 @pytest.mark.slow
 def test_running_statistics() -> None:
     """Running statistics of a branching model with batch normalisation are right."""
-    check("inception", Case("flush", (1, 1), batch_size=4, recompute=True), "aot_eager", 1)
+    check("inception", Case("flush", (1, 1), batch_size=4), "aot_eager", 1)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor makes C++, and there is no compiler")

@@ -19,13 +19,11 @@ OPTIMIZERS = {
 @pytest.mark.parametrize(
     ("name", "optimizer", "samples", "microbatches", "recompute"),
     [
-        ("gpt", "Adam", 4, 1, False),
         ("gpt", "SGD", 2, 3, True),
         ("gpt", "Adam", 2, 3, False),
         ("vgg", "momentum", 4, 2, False),
         pytest.param("resnet", "Adam", 4, 1, True, marks=pytest.mark.slow),
         ("lstm", "Adam", 4, 2, False),
-        pytest.param("inception", "SGD", 4, 1, False, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.thinned(most=2)

@@ -145,8 +145,7 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[ValueKin
     ("mode", "policy", "prefetch", "peer"),
     [
         ("pipeline", "next_use", 0, True),
-        ("pipeline", "next_use", 0, False),
-        ("data", "lru", 0, True),
+        ("data", "lru", 0, False),
         ("data", "next_use", 1, True),
     ],
 )
