@@ -14,7 +14,7 @@ from jobs.vgg import BATCH_SIZE, make_data, make_model, make_optimizer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hocket.profiling.data.order import order
+from hocket.profiling.data.source import order
 
 WARM_UP = 3  # DDP rebuilds its buckets after the first iteration
 

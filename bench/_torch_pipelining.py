@@ -7,7 +7,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from hocket.models.gpt import language_loss
 from hocket.models.text import Text
-from hocket.profiling.data.order import order
+from hocket.profiling.data.source import order
 
 
 class First(nn.Module):

@@ -39,8 +39,7 @@ from hocket.runtime.engine.stream_handover import StreamHandover
 from hocket.runtime.engine.transport.messages import Layouts
 from hocket.runtime.engine.transport.process_groups import Groups, TransferError
 from hocket.runtime.engine.transport.transfers import Transfers
-from hocket.runtime.loading.loaders import Loaders, places_of
-from hocket.runtime.loading.order import loads_of
+from hocket.runtime.loading.loaders import Loaders, loads_of, places_of
 from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.progress.observer import Observer, Unobserved
 from hocket.runtime.stage.device import Device

@@ -27,12 +27,30 @@ from hocket import errors
 from hocket.errors import InputError, LoaderLost
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import Batch
+from hocket.program.instruction import Kind
+from hocket.program.program import Program
 from hocket.runtime.stage.data_stream import Stream
 
 _PR_SET_PDEATHSIG = 1
 
 Place = tuple[int, int]
 """Position of a microbatch's first sample in the stream of samples, and number of its samples."""
+
+
+def loads_of(program: Program, device: int, repeats: int) -> Iterator[tuple[int, int]]:
+    """Yield (first microbatch, number of merged microbatches) of a device's loads, in the order of the program.
+
+    All loads of a device are in one lane: the load lane, or the compute lane.
+
+    Arguments:
+        repeats: number of repetitions of the period.
+    """
+    parts = [(program.prologue, 0), *((program.period, r) for r in range(repeats)), (program.epilogue, repeats)]
+    for lanes, repetition in parts:
+        for (own, _), instructions in lanes.items():
+            for one in instructions if own == device else ():
+                if one.kind is Kind.LOAD:
+                    yield one.index + repetition * program.stride, program.stages[one.stage].merged
 
 
 class _Read(NamedTuple):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hocket.errors import InputError
-from hocket.profiling.data.order import order
+from hocket.profiling.data.source import order
 from hocket.profiling.job.job import Job, check_device, load_job
 
 

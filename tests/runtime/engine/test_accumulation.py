@@ -8,7 +8,7 @@ import copy
 import pytest
 from torch import Tensor
 
-from hocket.profiling.data.order import order
+from hocket.profiling.data.source import order
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import Case, assert_same_weights, captured

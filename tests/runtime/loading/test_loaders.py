@@ -19,8 +19,7 @@ from hocket.profiling.job.job import Job
 from hocket.program.instruction import Kind
 from hocket.program.microbatches import Microbatches
 from hocket.runtime.checkpoint.checkpoint import names_in
-from hocket.runtime.loading.loaders import Loaders, places_of
-from hocket.runtime.loading.order import loads_of
+from hocket.runtime.loading.loaders import Loaders, loads_of, places_of
 from hocket.runtime.stage.data_stream import Stream
 from hocket.strategies.base.strategy import compile_strategy
 from hocket.training.train import train

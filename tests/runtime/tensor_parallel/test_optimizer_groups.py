@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hocket.errors import RefusedError
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.checks.elementwise_step import kept_keys
-from hocket.profiling.data.order import order
+from hocket.profiling.data.source import order
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rates import scheduled
 from hocket.profiling.job.optimizer import group_names

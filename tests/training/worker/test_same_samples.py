@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import Captured, capture
-from hocket.profiling.data.order import indices_at
+from hocket.profiling.data.source import indices_at
 from hocket.profiling.job.job import Job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.kv_exchange import KVExchange
