@@ -218,6 +218,6 @@ def places_of(stream: Stream, loads: Iterable[tuple[int, int]]) -> Iterator[Plac
     """Yield the places of loads in a segment's stream.
 
     Arguments:
-        loads: first microbatch and number of merged microbatches of each load (order.py).
+        loads: first microbatch and number of merged microbatches of each load (`loads_of`).
     """
     return ((stream.position(m), stream.samples(m, merged)) for m, merged in loads)
