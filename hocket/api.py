@@ -288,6 +288,7 @@ def export_weights(
     job: Job | str | Path | None = None,
     max_shard_bytes: float | None = None,
     force: bool = False,
+    ema: bool = False,
 ) -> "Exported":
     """Write the model's weights of a checkpoint to files that other programs read.
 
@@ -303,11 +304,13 @@ def export_weights(
             the job's model, except for "safetensors".
         max_shard_bytes: maximum tensor bytes of a file, not for "torch"; by default one file.
         force: replace the files of an earlier export.
+        ema: export the moving average of the weights (`Job.ema`) in place of the weights.
 
     Raises:
         InputError: no undamaged checkpoint, a checkpoint of another job, or an output folder that has files.
     """
+    from hocket.runtime.checkpoint.export.export import ExportOptions
     from hocket.runtime.checkpoint.export.export import export_weights as run
 
     refuse_in_job_file("hocket.export_weights")
-    return run(checkpoint, output, format, job, max_shard_bytes, force)
+    return run(checkpoint, output, job, ExportOptions(format, max_shard_bytes, force, ema))

@@ -44,7 +44,7 @@ REASONS = (
     ("hocket/cli/", "a command: its parameters are its options"),
     ("hocket/api.py", "public: one keyword for each figure of a goal"),
     ("hocket/profiling/analytic/synthetic.py", "a factory for tests: one keyword for each figure of a layer"),
-    ("hocket/profiling/job/lr_schedules.py", "the signatures of transformers' schedules"),
+    ("hocket/profiling/job/learning_rate/named_schedules.py", "the signatures of transformers' schedules"),
     ("hocket/profiling/tensor_parallel/dropout.py", "the signature of torch's attention"),
     ("hocket/simulation/engine/kernel.py", "compiled: arrays instead of objects"),
     ("hocket/strategies/pipedream_partition/kernel.py", "compiled: arrays instead of objects"),

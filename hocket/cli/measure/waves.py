@@ -4,6 +4,7 @@ Waves are batches or microbatches that are on the same devices at shifted times 
 """
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,19 +16,33 @@ if TYPE_CHECKING:
     from hocket.training.calibrate.measure_waves import Waved
 
 
-def waves(
-    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
-    plan: Annotated[Path, typer.Argument(help="A plan of model_parallel or waves, data_parallel or tick_tock.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the plan.")] = Path("waves.yaml"),
-    steps: Annotated[int, typer.Option(help="Training steps for each number of waves.")] = 20,
+@dataclass(frozen=True)
+class WaveTrials:
+    """Options about the numbers of waves to try, as given on the command line."""
+
+    steps: Annotated[int, typer.Option(help="Training steps for each number of waves.")] = 20
     first: Annotated[
         int | None,
         typer.Option(
             "--first", help="First number of waves to try; by default estimated from the profile.", show_default=False
         ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
+    ] = None
+
+
+@dataclass(frozen=True)
+class MeasuringWorkers:
+    """Options about the workers that measure, as given on the command line."""
+
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto"
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1
+
+
+def waves(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    plan: Annotated[Path, typer.Argument(help="A plan of model_parallel or waves, data_parallel or tick_tock.")],
+    trials: WaveTrials,
+    workers: MeasuringWorkers,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the plan.")] = Path("waves.yaml"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, unrounded).")] = False,
 ) -> None:
     """Find the best number of waves by training, and write that plan.
@@ -60,7 +75,14 @@ def waves(
     shown = listener(json)
     try:
         found = measure_waves(
-            job, opened.plan, opened.profile, steps, shown, first=first, device=device, threads=threads
+            job,
+            opened.plan,
+            opened.profile,
+            trials.steps,
+            shown,
+            first=trials.first,
+            device=workers.device,
+            threads=workers.threads,
         )
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)

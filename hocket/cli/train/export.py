@@ -30,6 +30,9 @@ class ExportFiles:
         str | None, typer.Option(help="Maximum size of a file, such as 5GB; by default one file. Not for torch.")
     ] = None
     force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False
+    ema: Annotated[
+        bool, typer.Option("--ema", help="Write the moving average of the weights (Job.ema) in place of the weights.")
+    ] = False
 
 
 def export(
@@ -48,11 +51,12 @@ def export(
     """
     from hocket.cli.output.tables import print_json
     from hocket.printable import say
-    from hocket.runtime.checkpoint.export.export import export_weights
+    from hocket.runtime.checkpoint.export.export import ExportOptions, export_weights
     from hocket.util.units import read_size, show_bytes, show_count
 
     largest = None if files.max_shard is None else read_size(files.max_shard, "--max-shard")
-    found = export_weights(checkpoint, output, files.format, files.job, largest, files.force)
+    options = ExportOptions(files.format, largest, files.force, files.ema)
+    found = export_weights(checkpoint, output, files.job, options)
     if json:
         paths = {"checkpoint": str(found.checkpoint), "files": [str(file) for file in found.files]}
         print_json({**asdict(found), **paths})

@@ -21,7 +21,7 @@ from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import check_optimizer_and_rates
+from hocket.profiling.job.learning_rate.learning_rates import check_optimizer_and_rates
 from hocket.profiling.job.precision import computed, own_buffers
 from hocket.profiling.job.subtasks import decomposed
 

@@ -24,8 +24,8 @@ from hocket.profiling.data.iterable import IterableSamples, by_position
 from hocket.profiling.data.loader import settings_of
 from hocket.profiling.data.source import SampleSource, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
+from hocket.profiling.job.learning_rate.named_schedules import check_lr_schedule
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight, loss_in
-from hocket.profiling.job.lr_schedules import check_lr_schedule
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
 from hocket.util.files import digest
 
@@ -89,6 +89,9 @@ class Job:
             samples. By default samples of equal shapes are stacked.
         shuffle: True for another order in each epoch, which `seed` determines; False for the order of the data in each
             epoch. By default that of the DataLoader, or True.
+        ema: decay of an exponential moving average of the weights, such as 0.999; None for no average. After each update
+            the average is decay * average + (1 - decay) * weights. Checkpoints contain it; `hocket export --ema` writes
+            it.
         evaluate: data and metrics of evaluations while the job trains (`hocket.Evaluation`); None for no evaluations.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
@@ -115,6 +118,7 @@ class Job:
     collate: Collate | None = None
     shuffle: bool | None = None
     evaluate: Evaluation | None = None
+    ema: float | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -148,6 +152,9 @@ class Job:
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
         check_evaluation(self.evaluate)
+        if self.ema is not None and not (_positive(self.ema) and self.ema < 1):
+            expected = "a decay between 0 and 1, such as 0.999, or None for no average"
+            raise InputError("Job.ema", repr(self.ema), expected)
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")

@@ -55,6 +55,8 @@ def likeness(job: "Job") -> Likeness:
         settings |= {"collate": value_or_name(job.collate)}
     if job.shuffle is False:
         settings |= {"shuffle": False}
+    if job.ema is not None:
+        settings |= {"ema": job.ema}
     if job.evaluate is not None:
         settings |= {
             "samples of evaluate": len(job.evaluate.data),
@@ -98,7 +100,7 @@ def _optimizer(job: "Job") -> dict[str, Any]:
     The result is empty for an optimizer that later checks refuse. A schedule may end: steps at which it fails are left
     out.
     """
-    from hocket.profiling.job.learning_rates import LearningRates
+    from hocket.profiling.job.learning_rate.learning_rates import LearningRates
     from hocket.profiling.job.optimizer import has_step_hooks, make_optimizer, stand_ins
 
     given = stand_ins(job)

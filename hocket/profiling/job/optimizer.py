@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from hocket.errors import HocketError, InputError, InternalError
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.subtasks import parts_of
+from hocket.profiling.job.weight_average import WeightAverage, keep_average
 
 PLACE = "Job.optimizer"
 NAMED = "named"
@@ -118,6 +119,8 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             found = f"{type(made).__name__}, whose step() needs {p.name!r}"
             raise InputError(PLACE, found, "an optimizer whose step() needs gradients only")
+    if job.ema is not None:
+        keep_average(made, job.ema)
     return made
 
 
@@ -170,7 +173,8 @@ def called(place: str, function: Callable[..., Any], *arguments: Any) -> Any:
 def has_step_hooks(optimizer: Optimizer) -> bool:
     """True if the job's function has registered step hooks."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    return any(getattr(optimizer, name, None) for name in names)
+    hooks = (hook for name in names for hook in getattr(optimizer, name, {}).values())
+    return any(not isinstance(hook, WeightAverage) for hook in hooks)
 
 
 def has_scheduler(optimizer: Optimizer) -> bool:

@@ -8,9 +8,10 @@ from hocket.errors import InputError
 from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
 from hocket.profiling.checks.group_state import group_key, is_group_key
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import rates_of
+from hocket.profiling.job.learning_rate.learning_rates import rates_of
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.subtasks import ParameterRows
+from hocket.profiling.job.weight_average import EMA
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position
 from hocket.util.units import show_count
 
@@ -37,6 +38,8 @@ def check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mappi
             found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
             kind = type(whole_optimizer(job)).__name__
             step = "Use the optimizer of the checkpoint, or start from step 0 in another folder."
+            if (EMA in kept) != (EMA in own):
+                step = f"Use the same Job.ema: the checkpoint has {'' if EMA in kept else 'no '}averages of weights. {step}"
             told = f"{expected}, which {kind} keeps"
             raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
 

@@ -41,7 +41,7 @@ def describe_job(job: Job) -> dict[str, Any]:
         "code": _code_digest(
             [thing for kind in {type(module): 0 for _, module in modules} for thing in _methods(kind)]
         ),
-        "optimizer": _optimizer(job),
+        "optimizer": [*_optimizer(job), *(["ema"] if job.ema is not None else [])],
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import scheduled
+from hocket.profiling.job.learning_rate.learning_rates import scheduled
 from hocket.profiling.job.loss_weight import loss_weight, whole_loss
 from hocket.profiling.job.precision import masters as master_weights
 from hocket.program.rule import Rule

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import shown_rates
+from hocket.profiling.job.learning_rate.learning_rates import shown_rates
 from hocket.runtime.progress.heartbeat import Heartbeat
 
 Report = Callable[[dict[str, Any]], None]

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from hocket.errors import InternalError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import rates_of, remarks
+from hocket.profiling.job.learning_rate.learning_rates import rates_of, remarks
 from hocket.profiling.job.loss_weight import Tokens
 from hocket.runtime.checkpoint.folder_lock import claimed
 from hocket.runtime.engine.distributed import Worker

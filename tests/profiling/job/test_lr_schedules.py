@@ -14,8 +14,13 @@ from torch.optim import lr_scheduler
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import LearningRates, check_optimizer_and_rates, rates_of, shown_rates
-from hocket.profiling.job.lr_schedules import SCHEDULES, NamedSchedule
+from hocket.profiling.job.learning_rate.learning_rates import (
+    LearningRates,
+    check_optimizer_and_rates,
+    rates_of,
+    shown_rates,
+)
+from hocket.profiling.job.learning_rate.named_schedules import SCHEDULES, NamedSchedule
 from hocket.profiling.job.optimizer import whole_optimizer
 
 STEPS, WARM = 20, 4

@@ -13,7 +13,7 @@ from hocket.cli import main
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import check_optimizer_and_rates, remarks
+from hocket.profiling.job.learning_rate.learning_rates import check_optimizer_and_rates, remarks
 from hocket.profiling.job.optimizer import group_names, optimizer_of, whole_optimizer
 
 DATA = [(torch.ones(4), torch.ones(4))] * 4

@@ -23,8 +23,8 @@ from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.analytic.transformer_blocks import blocks_of
 from hocket.profiling.capture.compiled_costs import Compiled
 from hocket.profiling.job.job import Job
+from hocket.profiling.job.learning_rate.named_schedules import SCHEDULES, NamedSchedule
 from hocket.profiling.job.likeness import difference, likeness
-from hocket.profiling.job.lr_schedules import SCHEDULES, NamedSchedule
 from hocket.profiling.profile import ModelProfile
 from tests import drawn
 from tests.kept import check, tried

@@ -16,7 +16,7 @@ from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.checks.elementwise_step import kept_keys
 from hocket.profiling.data.source import order
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.learning_rates import scheduled
+from hocket.profiling.job.learning_rate.learning_rates import scheduled
 from hocket.profiling.job.optimizer import group_names
 from hocket.program.rule import Rule
 from hocket.runtime.engine.inline import run_inline

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hocket.profiling.job.learning_rates import Scheduled
+from hocket.profiling.job.learning_rate.learning_rates import Scheduled
 from hocket.runtime.update.buckets import GradientBucket
 from hocket.runtime.update.weight_versions import StageWeights
 from tests.runtime.update.test_weight_versions import states

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError, InternalError
-from hocket.profiling.job.learning_rates import Scheduled
+from hocket.profiling.job.learning_rate.learning_rates import Scheduled
 from hocket.runtime.engine.inline import add_up, gather_parts, scatter_sums
 from hocket.runtime.update.buckets import GradientBucket
 from hocket.runtime.update.slots import WeightSlot

@@ -43,20 +43,25 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of an export; they are explained by `hocket.export_weights`."""
+
+    format: str = SAFETENSORS
+    max_shard_bytes: float | None = None
+    force: bool = False
+    ema: bool = False
+
+
 def export_weights(
-    checkpoint: str | Path,
-    output: str | Path,
-    format: str = SAFETENSORS,
-    job: Job | str | Path | None = None,
-    max_shard_bytes: float | None = None,
-    force: bool = False,
+    checkpoint: str | Path, output: str | Path, job: Job | str | Path | None, options: ExportOptions
 ) -> Exported:
     """Export a checkpoint's weights; arguments and errors are those of `hocket.export_weights`."""
-    path = Path(output)
+    path, format, max_shard_bytes = Path(output), options.format, options.max_shard_bytes
     _check_options(format, job, max_shard_bytes)
-    check_output(path, force)
+    check_output(path, options.force)
     notes: list[str] = []
-    weights = StoredWeights(open_checkpoint(checkpoint, notes.append))
+    weights = StoredWeights(open_checkpoint(checkpoint, notes.append), options.ema)
     model = None
     if job is not None:
         loaded = job if isinstance(job, Job) else load_job(job)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import InputError
+from hocket.profiling.job.weight_average import EMA
 from hocket.runtime.checkpoint.checkpoint import Checkpoint
 from hocket.runtime.checkpoint.dcp_storage import StoredTensor, TensorReader
 from hocket.util.units import show_count
@@ -25,11 +26,16 @@ class StoredWeights:
         checkpoint: the checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, ema: bool = False) -> None:
         """Read the headers of the files; no tensor is read yet.
 
+        Arguments:
+            ema: read the moving average of each weight (`Job.ema`) in place of the weight. Weights that are not trained
+                and buffers have none, and are read as they are.
+
         Raises:
-            InputError: the checkpoint has no tensor of a model, or shards that do not make up a whole tensor.
+            InputError: the checkpoint has no tensor of a model, or no averages, or shards that do not make up a whole
+                tensor.
         """
         self.checkpoint = checkpoint
         reader = TensorReader([checkpoint.path / stored.name for stored in checkpoint.manifest.files])
@@ -40,6 +46,12 @@ class StoredWeights:
         }
         if not self._shards:
             raise InputError(str(checkpoint.path), "no parameters", "a checkpoint with a model's parameters")
+        if ema:
+            found = {name: reader.pieces.get(f"optimizer.{name}.{EMA}") for name in self._shards}
+            if not any(found.values()):
+                step = "Train with Job(ema=0.999), or export the weights themselves."
+                raise InputError(str(checkpoint.path), "no moving averages of weights", "a checkpoint with them", step)
+            self._shards |= {name: shards for name, shards in found.items() if shards}
         for name, shards in self._shards.items():
             if problem := _problem_of(shards):
                 raise InputError(f"{checkpoint.path}: {name}", problem, "shards that make up a whole tensor")

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.lr_schedules import PLACE, NamedSchedule
+from hocket.profiling.job.learning_rate.named_schedules import PLACE, NamedSchedule
 from hocket.profiling.job.optimizer import (
     called,
     first_argument,

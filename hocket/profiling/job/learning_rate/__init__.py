@@ -1,0 +1,1 @@
+"""Learning rates at each training step."""

@@ -1,0 +1,82 @@
+"""Moving averages of weights (`Job.ema`): those of torch's AveragedModel under every plan, saved, restored, exported."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from hocket import export_weights
+from hocket.errors import InputError
+from hocket.profiling.job.job import load_job
+from hocket.training.train import train
+from tests.system.tiny import Recorder, plan, write_job
+
+pytestmark = pytest.mark.workers
+
+STEPS, DECAY = 7, 0.9
+PLANS = {
+    "flush": plan("flush"),
+    "data_parallel": plan("data_parallel", (7, (0, 1))),
+    "sharded steps": replace(plan("data_parallel", (7, (0, 1))), shard="optimizer"),
+    "fully_sharded": plan("fully_sharded", (7, (0, 1))),
+}
+
+
+def job_file(folder: Path, name: str = "job.py", **options: float) -> Path:
+    """A job that drops nothing out."""
+    path = write_job(folder, name=name, **options)
+    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(1e-12)"))
+    return path
+
+
+def averaged(path: Path) -> dict[str, torch.Tensor]:
+    """Averages of a plain loop in one process."""
+    job = load_job(path)
+    optimizer = job.optimizer(job.model.parameters())
+    average = AveragedModel(job.model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+    for step in range(STEPS):
+        x, y = job.batch_of_step(step).values()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(job.model(x), y).backward()
+        optimizer.step()
+        average.update_parameters(job.model)
+    return {name: p.detach() for name, p in average.module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one == "flush" else pytest.mark.slow) for one in PLANS])
+def test_an_average_is_that_of_one_process(tmp_path: Path, name: str) -> None:
+    """Also after a resume, and with the optimizer's state sharded."""
+    path, saved = job_file(tmp_path, ema=DECAY), tmp_path / "saved"
+    train(path, PLANS[name], steps=3, checkpoint=saved, listener=Recorder())
+    train(path, PLANS[name], steps=STEPS, checkpoint=saved, resume=True, listener=Recorder())
+    export_weights(saved, tmp_path / "averages", ema=True)
+    export_weights(saved, tmp_path / "weights")
+    found = load_file(tmp_path / "averages" / "model.safetensors")
+    for name, wanted in averaged(path).items():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-9, atol=1e-12)
+    weights = load_file(tmp_path / "weights" / "model.safetensors")
+    assert weights.keys() == found.keys()
+    assert not torch.equal(weights["0.weight"], found["0.weight"])
+
+
+@pytest.mark.slow
+def test_only_a_job_with_an_average_resumes_one(tmp_path: Path) -> None:
+    """Both ways are refused with the reason. An export of averages that are not there is refused, too."""
+    with_average, without = job_file(tmp_path, ema=DECAY), job_file(tmp_path, "plain.py")
+    for job, other, said in ((with_average, without, "has averages"), (without, with_average, "has no averages")):
+        saved = tmp_path / job.stem
+        train(job, PLANS["flush"], steps=2, checkpoint=saved, listener=Recorder())
+        with pytest.raises(InputError, match=rf"Use the same Job\.ema: the checkpoint {said}"):
+            train(other, PLANS["flush"], steps=4, checkpoint=saved, resume=True, listener=Recorder())
+    with pytest.raises(InputError, match="no moving averages"):
+        export_weights(tmp_path / "plain", tmp_path / "averages", ema=True)
+
+
+def test_a_decay_is_between_0_and_1(tmp_path: Path) -> None:
+    """Anything else is refused when the job is made."""
+    for wrong in (0, 1, 1.5, True, "0.9"):
+        with pytest.raises(InputError, match=r"Job\.ema: found .*expected a decay between 0 and 1"):
+            load_job(job_file(tmp_path, ema=wrong))  # type: ignore[arg-type]
