@@ -17,7 +17,7 @@ def headlines(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _found(headlines: Any) -> list[Any]:
-    found: list[Any] = headlines.lines(headlines.Asked(headlines.Kept(headlines.KEPT, only=True), headlines.ALL))
+    found: list[Any] = headlines.lines(headlines.ScopedRuns(headlines.Kept(headlines.KEPT, only=True), headlines.ALL))
     return found
 
 
