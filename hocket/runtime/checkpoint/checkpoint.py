@@ -127,17 +127,21 @@ class Manifest:
     @property
     def hash(self) -> str:
         """SHA-256 of all fields except `sha256`."""
-        data = as_data(replace(self, sha256=""))
-        # Checkpoints of earlier versions lack the fields that may be None, and keep their hash.
-        data["position"] = {name: value for name, value in data["position"].items() if value is not None}
-        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self._data(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return the manifest as JSON, with its hash."""
-        data = as_data(replace(self, sha256=self.hash))
-        if self.position.eval_loss is None:  # so that earlier versions can read it
-            del data["position"]["eval_loss"]
-        return json.dumps(data, indent=1)
+        return json.dumps(self._data(self.hash), indent=1)
+
+    def _data(self, sha256: str = "") -> dict[str, Any]:
+        """Return the manifest as plain data.
+
+        What is unknown or not used is left out of the position: checkpoints of earlier versions lack these fields and
+        keep their hash, and earlier versions read a checkpoint that does not need them.
+        """
+        data: dict[str, Any] = as_data(replace(self, sha256=sha256))
+        data["position"] = {name: value for name, value in data["position"].items() if value is not None}
+        return data
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -253,7 +257,8 @@ def save(
             the same name, the lowest rank writes it.
         board: exchange of JSON values among the workers.
         keep: number of newest checkpoints to keep, by samples. Older ones are removed after the new one is complete,
-            except the one with the lowest `Position.eval_loss`. An older checkpoint is verified first; if it is damaged, it is renamed and kept.
+            except the one with the lowest `Position.eval_loss`. An older checkpoint is verified first; if it is
+            damaged, it is renamed and kept.
         wholes: shapes of whole tensors of which `state` holds only a shard, by the whole tensor's name. The name of a
             shard ends in its offsets: `NAME@0,128` (dcp_storage.py).
 

@@ -337,17 +337,22 @@ def test_state_that_is_neither_tensor_nor_number(tmp_path: Path) -> None:
 
 
 def test_checkpoints_without_seed_and_length_of_the_data(tmp_path: Path) -> None:
-    """Manifests of earlier versions lack some fields of the position, and have a hash without them."""
+    """Manifests of earlier versions lack some fields of the position, or have null there; the hash leaves them out.
+
+    A checkpoint that does not use a field is written without it, so that earlier versions read it.
+    """
     path = save(tmp_path, position(1), STATE, alone())
     data = json.loads((path / "manifest.json").read_text())
-    for name in ("seed", "data_samples", "strategy", "written_s", "shuffle", "data_state"):
-        assert data["position"].pop(name) is None
+    names = ("seed", "data_samples", "strategy", "written_s", "shuffle", "data_state", "eval_loss")
+    assert not data["position"].keys() & names
     text = json.dumps(data | {"sha256": ""}, sort_keys=True)
     assert data["sha256"] == hashlib.sha256(text.encode()).hexdigest()
-    (path / "manifest.json").write_text(json.dumps(data))
-    found = newest(tmp_path, alone(), silent)
-    assert found is not None
-    assert found.position == position(1)
+    for more in ({}, dict.fromkeys(names)):
+        data["position"] |= more
+        (path / "manifest.json").write_text(json.dumps(data))
+        found = newest(tmp_path, alone(), silent)
+        assert found is not None
+        assert found.position == position(1)
 
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:
