@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from hocket.cli.output.option_groups import MeasuringWorkers
+
 
 def overlap(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     plan: Annotated[Path, typer.Argument(help="A data-parallel plan, from `hocket plan --strategy data_parallel`.")],
+    workers: MeasuringWorkers,
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
     draws: Annotated[int, typer.Option(min=1, help="Random draws of buckets and threads.")] = 16,
     steps: Annotated[int, typer.Option(min=1, help="Training steps per draw.")] = 12,
@@ -23,8 +26,6 @@ def overlap(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
 ) -> None:
     """Measure how much computation and gradient all-reduces slow each other down.
@@ -55,7 +56,7 @@ def overlap(
     cluster_of(read, output)
     shown = listener(json)
     try:
-        found = measure_overlap(job, read, drawing, shown, device=device, threads=threads)
+        found = measure_overlap(job, read, drawing, shown, device=workers.device, threads=workers.threads)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

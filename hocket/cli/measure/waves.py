@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli.output.option_groups import MeasuringWorkers
 from hocket.printable import say
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ class WaveTrials:
             "--first", help="First number of waves to try; by default estimated from the profile.", show_default=False
         ),
     ] = None
-
-
-@dataclass(frozen=True)
-class MeasuringWorkers:
-    """Options about the workers that measure, as given on the command line."""
-
-    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto"
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1
 
 
 def waves(

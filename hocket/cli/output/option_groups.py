@@ -5,10 +5,20 @@ command's parameters. A command takes the dataclass as one parameter; `singly` r
 """
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+@dataclass(frozen=True)
+class MeasuringWorkers:
+    """Options about the workers that measure, as given on the command line."""
+
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto"
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1
 
 
 def singly(command: Callable[..., None]) -> Callable[..., None]:
