@@ -10,11 +10,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hocket import export_weights
 from hocket.errors import InputError
-from hocket.profiling.job.job import load_job
+from hocket.profiling.analytic.sketch import sketch
+from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.layer import Layer
+from hocket.profiling.measure.measure import measure
+from hocket.profiling.measure.request import MeasureRequest
 from hocket.training.train import train
 from tests.system.tiny import Recorder, plan, write_job
-
-pytestmark = pytest.mark.workers
 
 STEPS, DECAY = 7, 0.9
 PLANS = {
@@ -32,6 +34,11 @@ def job_file(folder: Path, name: str = "job.py", **options: float) -> Path:
     return path
 
 
+def parameters(job: Job, layer: Layer) -> list[torch.Tensor]:
+    """Trainable parameters of a layer."""
+    return [job.model.get_parameter(name) for name in layer.parameters]
+
+
 def averaged(path: Path) -> dict[str, torch.Tensor]:
     """Averages of a plain loop in one process."""
     job = load_job(path)
@@ -46,6 +53,20 @@ def averaged(path: Path) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in average.module.named_parameters()}
 
 
+def test_a_profile_counts_the_average(tmp_path: Path) -> None:
+    """Each layer's optimizer state is larger by the bytes of its weights, measured and sketched."""
+    plain, with_average = load_job(job_file(tmp_path, "a.py")), load_job(job_file(tmp_path, "b.py", ema=DECAY))
+    few = MeasureRequest(budget_s=0.01)
+    for before, after in (
+        (measure(plain, (2,), few), measure(with_average, (2,), few)),
+        (sketch(plain, (2,)).profile, sketch(with_average, (2,)).profile),
+    ):
+        found = [b.optimizer_bytes - a.optimizer_bytes for a, b in zip(before.layers, after.layers, strict=True)]
+        assert found == [8.0 * sum(p.numel() for p in parameters(plain, layer)) for layer in before.layers]
+        assert sum(found) > 0
+
+
+@pytest.mark.workers
 @pytest.mark.parametrize("name", [pytest.param(one, marks=() if one == "flush" else pytest.mark.slow) for one in PLANS])
 def test_an_average_is_that_of_one_process(tmp_path: Path, name: str) -> None:
     """Also after a resume, and with the optimizer's state sharded."""
@@ -55,13 +76,14 @@ def test_an_average_is_that_of_one_process(tmp_path: Path, name: str) -> None:
     export_weights(saved, tmp_path / "averages", ema=True)
     export_weights(saved, tmp_path / "weights")
     found = load_file(tmp_path / "averages" / "model.safetensors")
-    for name, wanted in averaged(path).items():
-        torch.testing.assert_close(found[name], wanted, rtol=1e-9, atol=1e-12)
+    for key, wanted in averaged(path).items():
+        torch.testing.assert_close(found[key], wanted, rtol=1e-9, atol=1e-12)
     weights = load_file(tmp_path / "weights" / "model.safetensors")
     assert weights.keys() == found.keys()
     assert not torch.equal(weights["0.weight"], found["0.weight"])
 
 
+@pytest.mark.workers
 @pytest.mark.slow
 def test_only_a_job_with_an_average_resumes_one(tmp_path: Path) -> None:
     """Both ways are refused with the reason. An export of averages that are not there is refused, too."""
