@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
+from hocket.profiling.data.source import check_loaders
 from hocket.profiling.profile import is_cpu
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import LayerGraph, StageCut, stage_shapes
-from hocket.program.passes.prefetch import check_loaders, check_prefetch
+from hocket.program.passes.prefetch import check_prefetch
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rank_layout import RankLayout

@@ -13,7 +13,8 @@ from math import inf
 from hocket.cost.analytic.calibration import Calibration
 from hocket.cost.analytic.transformer import RECOMPUTE, Precision
 from hocket.errors import InputError, nearest
-from hocket.program.passes.prefetch import check_loaders, check_prefetch
+from hocket.profiling.data.source import check_loaders
+from hocket.program.passes.prefetch import check_prefetch
 from hocket.program.passes.swapping.settings import POLICIES
 from hocket.program.program import SHARDS
 from hocket.util.compatibility import Feature, check_together

@@ -19,6 +19,9 @@ from hocket.profiling.data.samples import read_samples, real_tensors
 from hocket.profiling.data.seeding import sample_seed
 from hocket.util.units import show_count
 
+MAX_LOADERS = 256
+"""Largest number of processes that read the samples of a worker."""
+
 
 @lru_cache(maxsize=4)
 def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
@@ -111,6 +114,16 @@ class SampleSource:
         found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was created"
         hint = "Keep the length of the data constant: it determines the order of the samples."
         raise InputError("Job.data", found, expected, hint)
+
+
+def check_loaders(count: int) -> None:
+    """Refuse a number of loader processes that is out of range.
+
+    Raises:
+        InputError: it is.
+    """
+    if type(count) is not int or not 0 <= count <= MAX_LOADERS:
+        raise InputError("loaders", repr(count), f"a number of processes from 0 to {MAX_LOADERS}")
 
 
 def samples_in(data: Any, batch_size: int, shuffle: Any) -> int:

@@ -53,8 +53,8 @@ def fronts(
     """Number of tasks of each device before each cut, as one dict for each cut.
 
     A cut is where a device has admitted a given number of microbatches: after their update if the rule is synchronous,
-    else, and if there are no updates, after their forward. It is moved on as little as needed so that no task before it waits for a task after it
-    (cut_points.py).
+    else, and if there are no updates, after their forward. It is moved on as little as needed so that no task before it
+    waits for a task after it (cut_points.py).
 
     Arguments:
         orders: by device, its tasks in their order.

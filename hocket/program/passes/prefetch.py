@@ -23,8 +23,6 @@ from hocket.util.compatibility import Feature, check_together
 
 MAX_PREFETCH = 256
 """Largest number of microbatches to load ahead."""
-MAX_LOADERS = 256
-"""Largest number of processes that read the samples of a worker."""
 
 
 def check_prefetch(count: int) -> None:
@@ -35,16 +33,6 @@ def check_prefetch(count: int) -> None:
     """
     if type(count) is not int or not 0 <= count <= MAX_PREFETCH:
         raise InputError("prefetch", repr(count), f"a number of microbatches from 0 to {MAX_PREFETCH}")
-
-
-def check_loaders(count: int) -> None:
-    """Refuse a number of loader processes that is out of range.
-
-    Raises:
-        InputError: it is.
-    """
-    if type(count) is not int or not 0 <= count <= MAX_LOADERS:
-        raise InputError("loaders", repr(count), f"a number of processes from 0 to {MAX_LOADERS}")
 
 
 def with_prefetch(program: Program, count: int) -> Program:

@@ -1,8 +1,8 @@
 """Segment: prologue, periods and epilogue of one device.
 
-Each compute lane, each swap lane and the load lane has its own thread. The first compute lane runs in the calling thread. It asks the
-observer whether to continue, and informs the transfers of its position. The other lanes follow the observer's answers.
-instruction.py handles inputs and outputs of an instruction.
+Each compute lane, each swap lane and the load lane has its own thread. The first compute lane runs in the calling
+thread. It asks the observer whether to continue, and informs the transfers of its position. The other lanes follow the
+observer's answers. instruction.py handles inputs and outputs of an instruction.
 """
 
 from collections.abc import Iterator

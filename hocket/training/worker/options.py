@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 from hocket.errors import InputError, nearest
-from hocket.program.passes.prefetch import check_loaders
+from hocket.profiling.data.source import check_loaders
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 
 DEVICES = ("auto", "cpu", "cuda")

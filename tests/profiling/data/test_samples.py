@@ -15,6 +15,7 @@ from hocket.profiling.capture.capture import capture
 from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.data.checksums import difference, sums_of
 from hocket.profiling.data.repeatable import check_reads, check_repeatable, reads_of
+from hocket.profiling.data.source import MAX_LOADERS, check_loaders
 from hocket.profiling.job.job import Job
 from hocket.profiling.measure.worker_costs import WorkerCosts
 from tests.runtime.helpers.plans import momentum
@@ -272,3 +273,11 @@ def test_sixteen_samples_are_listed_and_no_more(samples, more):
     error = refusal(IndexError("index out of range in self"), list(range(samples)), batch)
     assert error is not None
     assert error.place == f"Job.data, samples {', '.join(map(str, range(16)))}{', ...' if more else ''}"
+
+
+def test_a_worker_has_at_most_256_loaders() -> None:
+    """Fewer than none, more, and what is no whole number are refused."""
+    check_loaders(MAX_LOADERS)
+    for count in (-1, MAX_LOADERS + 1, "2", True):
+        with pytest.raises(InputError, match="from 0 to 256"):
+            check_loaders(count)

@@ -15,7 +15,8 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     error       see failures.py
 
 start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
-count tokens. `evaluates` are the names of the figures of evaluations, if the job has any. `at_s` is always the time of the report, in seconds since 1970.
+count tokens. `evaluates` are the names of the figures of evaluations, if the job has any. `at_s` is always the time of
+the report, in seconds since 1970.
 
 loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
 by parameter group.

@@ -87,8 +87,8 @@ class TrainingBar:
     no bar, and notes are not broken into lines. The stream `log` gets a line for the first step, the last step and
     some steps in between.
 
-    The pace is the mean over the latest steps without those in which a checkpoint or an evaluation was made, since the summary's median
-    counts only training. The remaining time includes checkpoints and evaluations.
+    The pace is the mean over the latest steps without a checkpoint or an evaluation, because the summary's median counts
+    only training. The remaining time includes both.
     """
 
     def __init__(
