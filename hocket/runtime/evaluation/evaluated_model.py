@@ -6,12 +6,13 @@ the training capture, in their order and by module path, and go to the layers th
 evaluation has, such as its metrics, follows the layer before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, groupby
 
-from hocket.errors import InputError, RefusedError
+from hocket.errors import CaptureError, InputError, RefusedError
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.segmentation import LayerDraft, LiveGraph, pieces
 from hocket.program.passes.borders import StageCut, check_cuts
@@ -54,7 +55,7 @@ def capture_evaluation(
             counts.append(len(list(group)))
         return tuple(counts)
 
-    with job.evaluating():
+    with job.evaluating(), _named():
         captured = capture(job, sizes[0], like=trained, joins=joins)
         for size in sizes[1:]:
             captured.for_size(size)
@@ -69,6 +70,18 @@ def capture_evaluation(
     )
     _check(trained, cuts, captured, found)
     return EvaluatedModel(captured, found)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Say of an error in the model or the loss that it comes from the evaluation: training has passed before."""
+    try:
+        yield
+    except CaptureError as error:
+        if error.place.startswith("Evaluation."):
+            raise
+        step = error.next_step or "Give Evaluation.data samples like those of Job.data."
+        raise CaptureError(f"Job.evaluate: {error.place}", error.found, error.expected, step) from error
 
 
 def _homes(trained: Captured, finest: Sequence[LayerDraft]) -> list[int]:

@@ -18,6 +18,7 @@ from hocket.profiling.data.items import Receivers
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import SUM, Batch, loss_in
 from hocket.profiling.job.precision import own_type, widened
+from hocket.util.units import show_count
 
 
 class EvaluationJob(Job):
@@ -114,7 +115,7 @@ def _number(name: str, metric: Callable[..., Any], output: Any, targets: Any, na
     except CaptureError as error:
         raise CaptureError(place, error.found, error.expected, "Compute the metric with tensors only.") from error
     except Exception as error:
-        called = f"metric(output, {len(targets)} targets" if not named else f"metric(output, {', '.join(named)}"
+        called = f"metric(output, {', '.join(named) or show_count(len(targets), 'target')}"
         found = f"{type(error).__name__}: {error}"
         raise CaptureError(place, found, f"a function that can be called as {called})") from error
     if not isinstance(found, Tensor) or found.numel() != 1:

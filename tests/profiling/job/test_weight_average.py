@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hocket import export_weights
@@ -16,6 +15,7 @@ from hocket.profiling.layer import Layer
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.training.train import train
+from tests.runtime.helpers.exported import tensors_in
 from tests.system.tiny import Recorder, plan, write_job
 
 STEPS, DECAY = 7, 0.9
@@ -75,10 +75,10 @@ def test_an_average_is_that_of_one_process(tmp_path: Path, name: str) -> None:
     train(path, PLANS[name], steps=STEPS, checkpoint=saved, resume=True, listener=Recorder())
     export_weights(saved, tmp_path / "averages", ema=True)
     export_weights(saved, tmp_path / "weights")
-    found = load_file(tmp_path / "averages" / "model.safetensors")
+    found = tensors_in(tmp_path / "averages")
     for key, wanted in averaged(path).items():
         torch.testing.assert_close(found[key], wanted, rtol=1e-9, atol=1e-12)
-    weights = load_file(tmp_path / "weights" / "model.safetensors")
+    weights = tensors_in(tmp_path / "weights")
     assert weights.keys() == found.keys()
     assert not torch.equal(weights["0.weight"], found["0.weight"])
 

@@ -222,7 +222,7 @@ def test_an_evaluation_of_a_stream_is_refused() -> None:
     [
         (lambda output, target: float(output.sum()), "item|float"),
         (lambda output, target: output, "one number"),
-        (lambda output: output.mean(), "2 targets|1 targets|positional"),
+        (lambda output: output.mean(), r"TypeError.*metric\(output, 1 target\)"),
     ],
     ids=["a number of Python", "no mean", "without targets"],
 )
@@ -231,6 +231,14 @@ def test_a_metric_that_cannot_be_used_is_named(metric: Callable[..., Tensor], sa
     with pytest.raises(CaptureError, match=said) as error:
         evaluation_executable(executable_of(job_of(Branches(), metrics={"odd": metric})), "flush", 2)
     assert error.value.place == "Evaluation.metrics['odd']"
+
+
+def test_samples_of_another_shape_are_the_evaluations() -> None:
+    """The forward fails on them, and the error says where they come from."""
+    job = job_of(Branches())
+    object.__setattr__(job.evaluate, "data", [(torch.zeros(5), torch.tensor(0))] * 4)
+    with pytest.raises(CaptureError, match=r"^Job\.evaluate: module .*Give Evaluation\.data samples like those of Job"):
+        evaluation_executable(executable_of(job), "flush", 2)
 
 
 def test_a_layer_that_moves_to_another_stage_is_refused() -> None:
