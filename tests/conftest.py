@@ -1,5 +1,6 @@
 """What all tests share: options, hypothesis profiles, and where public data may lie."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -11,6 +12,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hypothesis import HealthCheck, settings
 
 from tests import tiers
+
+# The garbage collector passes over ten thousand collected tests each time. With fewer passes, and the collected tests
+# left out of them, the tests take a fifth less time.
+gc.set_threshold(100_000, 20, 20)
 
 # The same examples in every run, but at night; a deadline would make a slow machine a failing one.
 for name, count in (
@@ -45,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the hypothesis profile of the fast selection, before properties read it."""
     if config.getoption("--fast"):
         settings.load_profile("fast")
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collections."""
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
