@@ -242,7 +242,7 @@ def train(
     Arguments:
         plan: a plan, its path, or "auto": the job is profiled, the links are measured and the fastest plan is made.
             These files are kept in the folder `.hocket` beside the job's file, and used again for the same job.
-        workers: local workers to plan for, with the plan "auto"; 2 by default.
+        workers: local workers to plan for, with the plan "auto"; by default 2, or as many as `torchrun` has started.
         steps: total optimizer updates, including updates before a resume.
         on_step: callback for each step; its argument has the step's number, loss and samples.
         callbacks: called after the callbacks of the job (see `Job.callbacks`), such as `hocket.logger("csv:run.csv")`;

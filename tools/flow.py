@@ -3,11 +3,13 @@
     python tools/flow.py            the table for this checkout; JSON
     python tools/flow.py --list     with every function, in the order of first calls
 
-It follows four things while commands run in this process: a profile from capture to training, a plan from its file to
-the engine, a job through the scheduler's core, and a plan that swaps. A function counts if one of its arguments is the
-thing. Each function counts once, at its first call. In that order, a return is a step to a file that was left before.
-Properties of the thing count as functions, too. Their number is printed separately, because a reader looks them up
-without leaving the place.
+It follows these things while commands run in this process: a profile from capture to training, a plan from its file to
+the engine, a job through the scheduler's core, and a plan that swaps. The job is followed twice: with its events alone,
+and with the snapshots and leases that it is a part of.
+
+A function counts if one of its arguments is the thing. Each function counts once, at its first call. In that order, a
+return is a step to a file that was left before. A read of a property is no call. It is left out of the counts, because
+a reader looks it up without leaving the place; the number of properties is printed separately.
 
 Set PYTHONPATH to another checkout to measure that one.
 """
@@ -57,8 +59,8 @@ class Visits:
     Attributes:
         names: names of the thing's classes.
         rooms: prefixes of the modules whose classes count.
-        functions: file and name of each function.
-        properties: the functions that are properties.
+        functions: file and name of each function and property.
+        properties: which of them are properties.
     """
 
     names: frozenset[str]
@@ -79,17 +81,17 @@ class Visits:
     def files(self) -> list[str]:
         """Files in the order of visits; consecutive equal ones are one visit."""
         found: list[str] = []
-        for file, _ in self.functions:
-            if found[-1:] != [file]:
+        for file, name in self.functions:
+            if found[-1:] != [file] and (file, name) not in self.properties:
                 found.append(file)
         return found
 
     def row(self) -> dict[str, int]:
-        """Numbers of functions, of properties among them, of files, and of returns."""
+        """Numbers of functions, of properties, of files, and of returns to a file."""
         files, properties = self.files, len(self.properties)
         returns = len(files) - len(set(files))
         return {
-            "functions": len(self.functions),
+            "functions": len(self.functions) - properties,
             "properties": properties,
             "files": len(set(files)),
             "returns": returns,
@@ -162,7 +164,7 @@ def train(*command: str) -> None:
 
 
 def measured() -> dict[str, Visits]:
-    """Follow all four things, in the current folder."""
+    """Follow all of them, in the current folder."""
     Path("job.py").write_text(JOB)
     Path("workers.yaml").write_text(WORKERS)
     for name, size in (("roomy", ROOMY_BYTES), ("tight", TIGHT_BYTES)):
@@ -170,10 +172,10 @@ def measured() -> dict[str, Visits]:
     profile = Visits(frozenset({"ModelProfile", "Captured"}))
     plans = frozenset({"Plan", "LoadedPlan", "PlannedRun", "_Asked", "Opened", "Executable"})  # and older names
     plan, swapped = Visits(plans), Visits(plans)
-    job = Visits(
-        frozenset({"Job", "JobArrived", "Progressed", "JobFinished", "Lease", "Snapshot", "Allocation"}),
-        ("hocket.scheduler.", "hocket.cluster."),
-    )
+    rooms = ("hocket.scheduler.", "hocket.cluster.")
+    events = frozenset({"Job", "JobArrived", "Progressed", "JobFinished"})
+    job = Visits(events, rooms)
+    leased = Visits(events | {"Lease", "Snapshot", "Allocation"}, rooms)
     with following(profile):
         run("profile", "job.py", "-o", "profile.json")
     with following(profile):
@@ -189,7 +191,15 @@ def measured() -> dict[str, Visits]:
     run("cluster", "generate", "static-single", "-o", "jobs.json", "--jobs", "4", "--seed", "1")
     with following(job):
         run("cluster", "simulate", "jobs.json", "workers.yaml")
-    return {"profile": profile, "plan": plan, "scheduler job": job, "swapping plan": swapped}
+    with following(leased):
+        run("cluster", "simulate", "jobs.json", "workers.yaml")
+    return {
+        "profile": profile,
+        "plan": plan,
+        "scheduler job": job,
+        "job with snapshots and leases": leased,
+        "swapping plan": swapped,
+    }
 
 
 def main() -> None:

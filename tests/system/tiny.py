@@ -109,7 +109,7 @@ class Recorder:
         self.first = -1
         self.closed = False
 
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None, peak_step_s: float | None) -> None:
         """Where it begins."""
         self.first = first
 

@@ -1,10 +1,11 @@
 """`hocket profile`, `calibrate`, `import` and `links`: input files of planning."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli.measure.profile_output import write_profile
 from hocket.cli.output.options import at_least_one
 from hocket.cli.output.progress import Progress
 from hocket.printable import say
@@ -91,7 +92,7 @@ def profile(
             raise InputError("--busy-workers", str(neighbours), _NOTHING_MEASURED)
         if tensor != 1:
             raise InputError("--tensor", str(tensor), _NOTHING_MEASURED)
-        _save(_estimated(job, microbatch, device_type, calibration, not json), output, json)
+        write_profile(_estimated(job, microbatch, device_type, calibration, not json), output, json)
         return
     if calibration is not None:
         from hocket.errors import InputError
@@ -119,7 +120,7 @@ def profile(
             compile="inductor" if compile else "",
         )
         found = measure_member(loaded, tensor, sizes, request, sequence_parallel)
-    _save(found, output, json)
+    write_profile(found, output, json)
 
 
 def calibrate(
@@ -219,7 +220,7 @@ def import_profile(
             "--samples", f"{samples}, with {kind}", "a pipedream profile: other profiles contain their batch sizes"
         )
     found = reader.read(file) if samples is None else reader.read(file, samples=samples)
-    _save(found, output, json)
+    write_profile(found, output, json)
 
 
 def links(
@@ -277,21 +278,6 @@ def _estimated(
 
     with Progress("looking at the model", shown) as report:
         return costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
-
-
-def _save(found: Any, output: Path, json: bool) -> None:
-    """Write a profile, and print it as a table or as JSON."""
-    found.save(output)
-    if json:
-        from hocket.cli.output.tables import print_json
-        from hocket.util.schema import as_data
-
-        print_json({**as_data(found), "path": str(output)})
-        return
-    from hocket.cli.measure.layer_table import print_profile
-
-    print_profile(found, output)
-    print(f"wrote {output}")
 
 
 def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) -> None:

@@ -34,7 +34,10 @@ PlanOption = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "-n", "--workers", help="Without a plan file: local workers to plan for; by default 2.", show_default=False
+        "-n",
+        "--workers",
+        help="Without a plan file: local workers to plan for; by default 2, or as many as torchrun has started.",
+        show_default=False,
     ),
 ]
 Replan = Annotated[
@@ -64,6 +67,7 @@ def shown_plan(job: Path, asked: "AskedPlan", options: "Options", json: bool) ->
         InputError: see `hocket.training.auto_plan.plan_to_train.plan_to_train`.
     """
     from hocket.training.auto_plan.plan_to_train import plan_to_train
+    from hocket.training.worker.ranks import shows_the_run
 
     out = sys.stderr if json else sys.stdout
 
@@ -73,6 +77,6 @@ def shown_plan(job: Path, asked: "AskedPlan", options: "Options", json: bool) ->
         out.flush()  # a log shows the line when it is said, not minutes later
 
     with ExitStack() as files:
-        with Progress("planning", not json and asked.plan is None) as report:
+        with Progress("planning", not json and asked.plan is None and shows_the_run()) as report:
             plan = files.enter_context(plan_to_train(job, asked, options, tell, report))
         yield plan

@@ -93,7 +93,7 @@ def train(
     Without a plan file: hocket train job.py -n 2
 
     The job is then profiled, the links between the workers are measured, and the fastest plan is made. The next run of
-    the same job begins at once.
+    the same job begins at once. Under torchrun on one machine, the first worker does this for all.
 
     A plan that `hocket check` refuses is refused with the same message, if its profile is available.
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,11 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job
 from hocket.training.auto_plan.auto_plan import DEFAULT_WORKERS, AutoPlanRequest, Say, auto_plan
+from hocket.training.auto_plan.plan_of_first import check_torchrun, plan_of_first
 from hocket.training.auto_plan.profile_job import Progress
 from hocket.training.launch.torchrun_environment import first_speaks
 from hocket.training.worker.options import Options
+from hocket.training.worker.ranks import shows_the_run
 
 AUTO = "auto"
 
@@ -64,19 +66,24 @@ def plan_to_train(
         say, progress: see `auto_plan`.
 
     Raises:
-        InputError: no plan can be made for these options, or for this job.
+        InputError: no plan can be made for these options, or for this job. Under torchrun, only the first worker raises
+            it; the others end with SystemExit.
     """
     if asked.plan is not None:
         yield asked.plan
         return
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        expected = "a plan file: a plan is made for local workers only"
-        step = "Plan first: `hocket profile`, `hocket links` and `hocket plan`; then name the plan file."
-        with first_speaks():
-            raise InputError("plan", "no plan file, under torchrun", expected, step)
+    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    workers = DEFAULT_WORKERS if asked.workers is None else asked.workers
+    if under_torchrun:
+        workers = check_torchrun(asked.workers)
     if options.device.startswith("cuda"):
         step = "Plan first: `hocket profile --device cuda` and `hocket plan`; then name the plan file."
-        raise InputError("device", f"{options.device}, without a plan", "cpu: links of GPUs are not measured", step)
-    workers = DEFAULT_WORKERS if asked.workers is None else asked.workers
-    with auto_plan(job, AutoPlanRequest(workers, options.threads, asked.replan), say, progress) as path:
+        with first_speaks() if under_torchrun else nullcontext():
+            raise InputError("device", f"{options.device}, without a plan", "cpu: links of GPUs are not measured", step)
+    request = AutoPlanRequest(workers, options.threads, asked.replan)
+
+    def make() -> AbstractContextManager[Path]:
+        return auto_plan(job, request, say, progress)
+
+    with plan_of_first(make, say if shows_the_run() else _silent) if under_torchrun else make() as path:
         yield path

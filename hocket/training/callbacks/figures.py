@@ -15,7 +15,7 @@ def figures_of(info: StepInfo) -> dict[str, float]:
     rates = info.learning_rates or ()
     found: dict[str, float | None] = {"samples": info.samples, "loss": info.loss}
     found |= {"lr" if len(rates) == 1 else f"lr/{group}": rate for group, rate in enumerate(rates)}
-    for name in ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s"):
+    for name in ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s", "mfu"):
         found[name] = getattr(info, name)
     return {name: value for name, value in found.items() if value is not None}
 

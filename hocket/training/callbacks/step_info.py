@@ -20,6 +20,8 @@ class StepInfo:
         samples_per_s: samples of the step, divided by `step_s`.
         tokens_per_s: tokens that count in the loss of the step, divided by `step_s`. None unless
             `Job.loss_weight` is `hocket.tokens(...)`.
+        mfu: model FLOPs utilization in `step_s`, 0 to 1: the model's operations in a step, relative to what all devices
+            compute at their peak rates. None if a peak rate is unknown.
         checkpoint: path of the newest checkpoint; None if there is none.
         error: in `on_end`, the reason why the run ended early; None if it did not.
         evaluates: names of the figures of the run's evaluations: "loss", and the metrics; empty without evaluations.
@@ -34,6 +36,7 @@ class StepInfo:
     step_s: float | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
+    mfu: float | None = None
     checkpoint: str | None = None
     error: str | None = None
     evaluates: tuple[str, ...] = field(default=(), repr=False)

@@ -12,7 +12,7 @@ from hocket.errors import InputError
 
 _MAX_PORT = 2**16 - 1
 # Time for the first worker to raise an error that the others do not show.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 
 
 def number_in(name: str) -> int:
@@ -44,7 +44,7 @@ def first_speaks() -> Iterator[None]:
         if rank == 0:
             raise
         # torchrun ends all workers when one exits, so the first worker must exit first.
-        time.sleep(_GRACE_S)
+        time.sleep(GRACE_S)
         raise SystemExit(error.exit_code) from None
 
 

@@ -13,7 +13,7 @@ from hocket.training.callbacks.step_info import StepInfo
 from hocket.util.files import read_text, write_atomic
 
 NEEDS, TARGET = "", "FILE"
-_FIGURES = ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s")
+_FIGURES = ("gradient_norm", "step_s", "samples_per_s", "tokens_per_s", "mfu")
 
 
 class CsvLogger:

@@ -37,6 +37,7 @@ from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers
 from hocket.training.worker.same_job import check_same_job
+from hocket.training.worker.utilization import step_flops
 from hocket.util.compatibility import Feature, check_together
 
 _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
@@ -72,6 +73,7 @@ class Prepared:
         group: the device of the program that the worker runs; with tensor parallelism, the number of its group.
         member: the worker's tensor-parallel rank; 0 without tensor parallelism.
         device: torch device of its tensors.
+        flops: the model's floating-point operations in a step, on all workers.
         loaders: number of processes that read the worker's samples ahead.
     """
 
@@ -86,6 +88,7 @@ class Prepared:
     group: int
     member: int
     device: torch.device
+    flops: float
     loaders: int = 0
 
     @property
@@ -137,6 +140,7 @@ def prepare(
     group, member = divmod(number, plan.tensor)
     device = device_of(plan.cluster.type_of(number).name, number, options.device, rank_info.local_rank)
     captured, division = captured or capture(job, plan.microbatch_size), None
+    flops = step_flops(captured, plan.batch_size)
     if captured.parts:
         check_subtasks(job, plan.tensor)
     if len(plan.stages) > 1:
@@ -161,7 +165,7 @@ def prepare(
         check_together("loaders", Feature.LOADERS, Feature.WAVES)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
-    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device, loaders)
+    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device, flops, loaders)
 
 
 def _summed(cuts: Sequence[StageCut], ties: Sequence[Sequence[int]], layers: Sequence[CapturedLayer]) -> set[str]:

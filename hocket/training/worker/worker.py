@@ -41,6 +41,7 @@ from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare
 from hocket.training.worker.run_notes import notes_before, notes_of_division
 from hocket.training.worker.same_samples import Reads
 from hocket.training.worker.telemetry import Telemetry, with_rates
+from hocket.training.worker.utilization import peak_flops_per_s, peak_step_s
 from hocket.util.files import write_atomic
 from hocket.util.units import show_seconds
 
@@ -111,6 +112,8 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             "tokens": isinstance(job.loss_weight, Tokens),
         }
         told |= {"evaluates": evaluations.names} if evaluations is not None else {}
+        rate = peak_flops_per_s(plan.cluster, number, device, job.dtype)
+        told["peak_step_s"] = peak_step_s(made.flops, rate, board)
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint, "at_s": time.time(), **told})
         if division is not None:
             for text in notes_of_division(division, plan, captured):

@@ -226,16 +226,67 @@ def test_refusals(
     assert not Path(".hocket").exists()
 
 
-def test_under_torchrun_a_plan_is_needed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says to plan first."""
+def under_torchrun(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command as two workers of torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command += ["--standalone", "-m", "hocket", "train", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=environment, timeout=HUNG_S, check=False
+    )
+
+
+def test_torchruns_workers_plan_once(tmp_path: Path) -> None:
+    """The first worker measures and plans for all; the same plan is kept for a run without torchrun."""
+    (tmp_path / "job.py").write_text(JOB)
+    found = under_torchrun("job.py", "--steps", "2", "--json", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert all(found.stderr.count(words) == 1 for words in MEASURED), found.stderr
+    before = kept(tmp_path)
+    losses, said = trained("job.py", "-n", "2", folder=tmp_path)
+    assert "kept from an earlier run" in said
+    assert kept(tmp_path) == before
+    assert losses == losses_in(found.stdout)
+
+
+@pytest.mark.slow
+def test_torchruns_workers_end_with_the_first(tmp_path: Path) -> None:
+    """A job that cannot be profiled is one error, and ends all workers."""
+    (tmp_path / "job.py").write_text("raise OSError('no data')\n")
+    found = under_torchrun("job.py", "--steps", "2", folder=tmp_path)
+    assert found.returncode == 1
+    assert found.stderr.count("OSError: no data") == 1
+    assert "exitcode  : 2 (" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "words"),
+    [
+        ({"LOCAL_WORLD_SIZE": "1"}, (), ("1 of 2 workers on this machine", "cluster file")),
+        ({"LOCAL_WORLD_SIZE": "2"}, ("-n", "3"), ("3, and 2 that torchrun has started",)),
+        ({"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": ""}, (), ("MASTER_ADDR",)),
+        ({"LOCAL_WORLD_SIZE": "2"}, ("--device", "cuda"), ("links of GPUs are not measured",)),
+    ],
+    ids=["several machines", "another number", "no address", "a card"],
+)
+def test_refusals_under_torchrun(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    arguments: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    """What torchrun's workers cannot plan for is refused before they meet."""
     monkeypatch.chdir(tmp_path)
     Path("job.py").write_text(JOB)
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in (place | environment).items():
         monkeypatch.setenv(name, value)
-    found = run("train", "job.py")
+    found = run("train", "job.py", *arguments)
     assert found.code == 2
-    assert "torchrun" in found.err
-    assert "Plan first" in found.err
+    assert all(word in found.err for word in words), found.err
+    assert not Path(".hocket").exists()
 
 
 @pytest.mark.slow

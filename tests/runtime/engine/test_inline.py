@@ -3,9 +3,11 @@
 The process applies the declared update rule.
 """
 
+import itertools
 from dataclasses import replace
 from functools import cache, partial
 from math import lcm
+from typing import Any
 
 import pytest
 import torch
@@ -91,8 +93,13 @@ BURSTS = [
     Case("burst_parallel", (1, 4, 2), batch_size=16, microbatch_size=4, recompute=True, shard="full"),
     Case("burst_parallel", (2, 1, 4), batch_size=8, compile="aot_eager"),
 ]
-# What runs in double precision with which optimizer; float32 follows below.
-JOBS = [("gpt", "adam"), ("lstm", "momentum"), ("inception", "momentum")]
+
+
+def jobs_of(cases: list[Case], gpt: str = "gpt") -> list[Any]:
+    """Parameters of a test in double precision: each case with a GPT, and with one of two other models in turn."""
+    others = itertools.cycle([("lstm", "momentum"), ("inception", "momentum")])
+    pairs = [((gpt, "adam"), case) for case in cases] + list(zip(others, cases, strict=False))
+    return [pytest.param(*job, case, id=f"{'-'.join(job)}-{case}") for job, case in pairs]
 
 
 def steps_of(model: str) -> int:
@@ -129,8 +136,7 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
         assert_same_weights(weights, expected.weights, tolerance)
 
 
-@pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
-@pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(SYNCHRONOUS))
 @pytest.mark.thinned(most=3)
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     """Synchronous strategies equal one process to 1e-9.
@@ -140,8 +146,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
 
 
-@pytest.mark.parametrize("case", GATHERED, ids=str)
-@pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
+@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(GATHERED, "gpt untied"))
 @pytest.mark.thinned(most=3)
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """Plans that gather weights only to compute equal one process."""
@@ -220,8 +225,7 @@ def test_synchronous_strategies_in_single_precision(model, optimizer, case):
     check_synchronous(model, optimizer, torch.float32, case, 1e-5)
 
 
-@pytest.mark.parametrize("case", ASYNCHRONOUS, ids=str)
-@pytest.mark.parametrize(("model", "optimizer"), JOBS)
+@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(ASYNCHRONOUS))
 @pytest.mark.thinned(most=3)
 def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, case):
     """Asynchronous strategies follow their declared rule.

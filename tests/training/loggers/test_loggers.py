@@ -44,7 +44,7 @@ def test_csv(tmp_path: Path) -> None:
     written(f"csv:{path}", [step(1), step(2, loss=math.nan, gradient_norm=0.1 + 0.2)])
     first, second = rows(path)
     assert list(first) == [
-        "step", "samples", "loss", "lr", "gradient_norm", "step_s", "samples_per_s", "tokens_per_s"
+        "step", "samples", "loss", "lr", "gradient_norm", "step_s", "samples_per_s", "tokens_per_s", "mfu"
     ]  # fmt: skip
     assert (first["step"], first["samples"], float(first["loss"]), first["gradient_norm"]) == ("1", "8", 1 / 3, "")
     assert math.isnan(float(second["loss"]))

@@ -2,8 +2,8 @@
 
 It has no torch and no I/O. A report is a small dictionary from JSON. `event` is its kind:
 
-    start       first, steps, checkpoint, callbacks, norms, tokens, evaluates, at_s: from worker 0, when it knows the
-                first step
+    start       first, steps, checkpoint, callbacks, norms, tokens, evaluates, peak_step_s, at_s: from worker 0, when it
+                knows the first step
     loss        step, microbatch, sum, weight, samples, lr, at_s: one microbatch, from a worker of the last stage
     norm        step, norm: from worker 0, the norm of all gradients of a step
     evaluation  step, loss, metrics, samples, evaluation_s, at_s: from worker 0, after an evaluation
@@ -15,8 +15,9 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     error       see failures.py
 
 start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
-count tokens. `evaluates` are the names of the figures of evaluations, if the job has any. `at_s` is always the time of
-the report, in seconds since 1970.
+count tokens. `evaluates` are the names of the figures of evaluations, if the job has any. `peak_step_s` are the seconds
+of a step at the peak rates of the devices, if these are known. `at_s` is always the time of the report, in seconds since
+1970.
 
 loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
 by parameter group.
@@ -30,6 +31,7 @@ run ended early on request, and `swaps` are sums over this worker's copies betwe
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -72,6 +74,7 @@ class Collector:
         self._steps: dict[int, StepReports] = {}
         self._end = 0
         self._norms = self._tokens = False
+        self._peak_step_s: float | None = None
         # Of the start or newest step, and of the newest checkpoint or evaluation.
         self._times_s: tuple[float, ...] = ()
         self._evaluates: tuple[str, ...] = ()
@@ -97,8 +100,9 @@ class Collector:
                 self._norms, self._tokens = bool(event.get("norms")), bool(event.get("tokens"))
                 self._evaluates = tuple(event.get("evaluates", ()))
                 self._times_s = (float(event["at_s"]),) if "at_s" in event else ()
+                self._peak_step_s = event.get("peak_step_s")
                 predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
-                self._listener.started(self._next, self._end, predicted)
+                self._listener.started(self._next, self._end, predicted, self._peak_step_s)
                 self.checkpoint = event.get("checkpoint")
                 self.checkpoint_steps = self._next if self.checkpoint is not None else None
                 self._callbacks.start(self._known(self._next), bool(event.get("callbacks")))
@@ -207,7 +211,8 @@ class Collector:
             before = [at_s for at_s in self._times_s if at_s < found.at_s]
             took_s = found.at_s - max(before) if before else None
             self._times_s = (found.at_s, *self._times_s[1:])
-        return found.info(self._known(step), self._plan.batch_size, took_s, self._tokens)
+        known = found.info(self._known(step), self._plan.batch_size, took_s, self._tokens)
+        return replace(known, mfu=self._peak_step_s / took_s) if took_s and self._peak_step_s else known
 
     def _told(self, name: str) -> Iterator[str]:
         """Yield one field of the workers' last reports as text, in order of rank."""
@@ -231,6 +236,7 @@ class Collector:
             iteration_s=iteration_s,
             samples_per_s=self._plan.batch_size / iteration_s if iteration_s else None,
             predicted_iteration_s=predicted.iteration_s if predicted else None,
+            mfu=self._peak_step_s / iteration_s if iteration_s and self._peak_step_s else None,
             predicted_peak_memory_bytes={d: peaks[d // tensor] for d in devices if d // tensor in peaks},
             peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
             stopped=any(event["stopped"] for event in self.done.values()),

@@ -53,7 +53,7 @@ class JsonLines:
     def __init__(self, out: TextIO, notes: TextIO) -> None:
         self._out, self._notes = out, notes
 
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None, peak_step_s: float | None) -> None:
         """Print nothing: only steps and evaluations have lines."""
 
     def step(self, line: dict[str, Any]) -> None:
@@ -106,15 +106,17 @@ class TrainingBar:
         self._saving = False
         self._log, self._logged_s, self._first = log, clock(), 0
         self._predicted_s: float | None = None
+        self._peak_step_s: float | None = None
         self._done = self._steps = 0
         self._figures: tuple[str, ...] = ()
         self._evaluated: tuple[str, ...] = ()
         self._saved: int | None = None
         self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
 
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None, peak_step_s: float | None) -> None:
         """Show the bar, if standard error is a terminal."""
         self._predicted_s, self._done, self._steps, self._first = predicted_iteration_s, first, steps, first
+        self._peak_step_s = peak_step_s
         if self._console.is_terminal:
             self._live.start()
 
@@ -173,6 +175,8 @@ class TrainingBar:
             parts.append(f"{show_number(samples / steady_s)} samples/s")
             if tokens:
                 parts.append(f"{show_number(tokens / steady_s)} tokens/s")
+            if self._peak_step_s:
+                parts.append(f"MFU {self._peak_step_s * steps / steady_s:.1%}")
         return tuple(parts)
 
     def line(self, width: int) -> str:

@@ -39,6 +39,8 @@ class RunSummary:
         device_types: device types of the workers, named as in profiles, each once.
         swaps: bytes and seconds of swaps, by device of the plan.
         evaluations: results of the evaluations of this run, in order.
+        mfu: model FLOPs utilization, 0 to 1: the model's operations in a step, relative to what the devices compute at
+            their peak rates in the time of a batch. None if a peak rate is unknown or no period was measured.
     """
 
     steps: int
@@ -60,6 +62,7 @@ class RunSummary:
     device_types: tuple[str, ...] = ()
     swaps: dict[int, LinkSums] = field(default_factory=dict, repr=False)
     evaluations: tuple[EvaluationInfo, ...] = field(default=(), repr=False)
+    mfu: float | None = None
 
     @property
     def queued(self) -> str:
@@ -92,6 +95,8 @@ class RunSummary:
             for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
         }
         found = {name: getattr(self, name) for name in names} | by_device
+        if self.mfu is not None:
+            found["mfu"] = self.mfu
         if not self.evaluations:
             return found
         last, best = self.evaluations[-1], best_of(self.evaluations)
@@ -121,8 +126,15 @@ def _number(value: float) -> float | None:
 class Listener(Protocol):
     """Receiver of a run's steps, notes, checkpoints and summary, such as a progress bar."""
 
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Report that training begins after step `first` and ends with step `steps`."""
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None, peak_step_s: float | None) -> None:
+        """Report that training begins.
+
+        Arguments:
+            first: number of steps trained before.
+            steps: number of steps at the end of the run.
+            predicted_iteration_s: the plan's prediction; None if it has none.
+            peak_step_s: seconds of a step at the devices' peak rates; None if a peak rate is unknown.
+        """
 
     def step(self, line: dict[str, Any]) -> None:
         """Report a step.
@@ -158,7 +170,7 @@ class Quiet:
 
     on_step: Callable[[dict[str, Any]], None] | None = None
 
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None, peak_step_s: float | None) -> None:
         """Show nothing."""
 
     def step(self, line: dict[str, Any]) -> None:

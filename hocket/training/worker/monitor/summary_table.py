@@ -47,6 +47,8 @@ def _rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         rows.append(("waits for checkpoints", f"{show_seconds(summary.saving_s)} ({share:.1%})", ""))
     if summary.samples_per_s:
         rows.append(("samples/s", show_number(summary.samples_per_s), ""))
+    if summary.mfu is not None:
+        rows.append(("MFU", f"{summary.mfu:.1%}", ""))
     if summary.peak_memory_bytes:
         errors = _memory_errors(summary)
         for number, told in enumerate(_peaks(summary.peak_memory_bytes)):

@@ -166,7 +166,7 @@ def test_what_is_shown_of_evaluations() -> None:
     assert (last["eval_loss"], last["best_eval_loss"], last["best_eval_step"]) == (None, 1.5, 4)
     assert "eval_loss" not in RunSummary(steps=9, losses=(1.0,)).line()
     bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), log=log)
-    bar.started(0, 9, None)
+    bar.started(0, 9, None, None)
     bar.step({"step": 4, "loss": 2.0, "samples": 32})
     bar.evaluated(infos[0])
     assert log.getvalue().splitlines()[-1] == "step 4/9  eval loss 1.5000  accuracy 0.5"
@@ -243,7 +243,7 @@ def bar_at(width: int, terminal: bool = True) -> tuple[TrainingBar, io.StringIO]
     bar = TrainingBar(
         Console(file=text, width=width, force_terminal=terminal, legacy_windows=False), clock=lambda: now_s[0]
     )
-    bar.started(0, 1000, 0.5)
+    bar.started(0, 1000, 0.5, None)
     for step in range(1, 7):
         now_s[0] += 0.25
         bar.step({"step": step, "loss": 1.5, "samples": 8 * step})
@@ -448,7 +448,7 @@ def test_a_log_has_a_line_every_so_often() -> None:
 
     now_s, out = [0.0], io.StringIO()
     bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: now_s[0], log=out)
-    bar.started(0, 1000, 0.5)
+    bar.started(0, 1000, 0.5, None)
     for step in range(1, 1001):
         now_s[0] += 40.0 if step == 77 else 0.25
         bar.step({"step": step, "loss": 2.0 / step, "samples": step * 8})
@@ -465,7 +465,7 @@ def test_a_log_of_a_resumed_run_has_as_many_lines() -> None:
 
     out = io.StringIO()
     bar = TrainingBar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: 0.0, log=out)
-    bar.started(900, 1000, 0.5)
+    bar.started(900, 1000, 0.5, None)
     for step in range(901, 1001):
         bar.step({"step": step, "loss": 1.0, "samples": step * 8})
     steps = [int(line.split()[1].partition("/")[0]) for line in out.getvalue().splitlines()]
@@ -515,7 +515,7 @@ def timed_bar() -> tuple[TrainingBar, list[float]]:
     """A bar at the start of a thousand steps, and its clock."""
     now_s = [0.0]
     bar = TrainingBar(clock=lambda: now_s[0])
-    bar.started(0, 1000, 0.5)
+    bar.started(0, 1000, 0.5, None)
     return bar, now_s
 
 

@@ -1,4 +1,4 @@
-"""Table of a profile: all layers, or the first and the slowest of many."""
+"""Output of a profile: the file, and a table of all layers or of the first and the slowest of many."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 40  # show all layers up to this number
 FIRST, HEAVIEST = 8, 12  # of more layers, show the first 8 and the 12 slowest
+
+
+def write_profile(found: "ModelProfile", path: Path, json: bool) -> None:
+    """Write a profile to its file, and print it as a table or as JSON."""
+    found.save(path)
+    if json:
+        from hocket.cli.output.tables import print_json
+        from hocket.util.schema import as_data
+
+        print_json({**as_data(found), "path": str(path)})
+        return
+    print_profile(found, path)
+    print(f"wrote {path}")
 
 
 def print_profile(found: "ModelProfile", path: Path) -> None:

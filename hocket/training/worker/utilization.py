@@ -1,0 +1,60 @@
+"""Model FLOPs utilization (MFU): the model's operations in a step, relative to the peak rates of the devices.
+
+The operations are those of a forward, and twice as many for a backward. Recomputation is not counted, so that a plan
+does not gain by computing twice. (The dissertation's rates, section 4.5, count it as a second forward.)
+"""
+
+import torch
+
+from hocket.hardware.catalog import device_type, names
+from hocket.hardware.cluster import Cluster
+from hocket.profiling.capture.captured import Captured
+from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.stage.device_type import known_type
+
+_PASSES = 3.0  # of a forward: the forward itself, and gradients of inputs and of weights
+
+
+def step_flops(captured: Captured, batch_size: int) -> float:
+    """Compute the model's floating-point operations in a step.
+
+    Arguments:
+        captured: the undivided model, captured for microbatches of any size.
+        batch_size: number of samples of a step.
+    """
+    return _PASSES * sum(layer.flops for layer in captured.layers) * batch_size / captured.microbatch_size
+
+
+def peak_flops_per_s(cluster: Cluster, number: int, device: torch.device, dtype: str) -> float | None:
+    """Return the peak rate of a worker's device; None if it is unknown.
+
+    A card is looked up in the catalogue, or else in the cluster. A CPU has a known rate only if the cluster file describes its type, because the
+    catalogue's `cpu-core` is a stand-in.
+
+    Arguments:
+        number: the worker's device in the cluster.
+        dtype: type that the job computes in, such as "bfloat16".
+    """
+    kind = cluster.type_of(number)
+    if device.type == "cuda":
+        card = known_type(device)
+        kind = device_type(card) if card != kind.name and card in names() else kind
+        if dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
+            dtype = "tfloat32"
+    elif kind not in cluster.types:
+        return None
+    return kind.flops_per_s.get(dtype)
+
+
+def peak_step_s(flops: float, own_flops_per_s: float | None, board: KVExchange) -> float | None:
+    """Compute the seconds of a step at the peak rates of all devices; a collective call of all workers.
+
+    Arguments:
+        flops: the model's operations in a step.
+        own_flops_per_s: peak rate of this worker's device.
+
+    Returns:
+        The same on every worker; None if a rate is unknown.
+    """
+    rates = board.share(own_flops_per_s)
+    return None if None in rates or not flops else flops / sum(rates)
