@@ -1,6 +1,14 @@
 """Figures of a run that callbacks receive; no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,3 +48,24 @@ class StepInfo:
     checkpoint: str | None = None
     error: str | None = None
     evaluates: tuple[str, ...] = field(default=(), repr=False)
+
+    def weights(self, ema: bool = False) -> "Mapping[str, Tensor]":
+        """Return the whole weights and buffers of the newest checkpoint, by name; each tensor is read when it is used.
+
+        In `on_checkpoint` they are the weights after `step`. Tied weights are there once, under one of their names. The
+        first call imports torch.
+
+        Arguments:
+            ema: True for the moving averages of the weights (`Job.ema`).
+
+        Raises:
+            InputError: no checkpoint was saved before, it was removed or damaged since, or it has no averages.
+        """
+        if self.checkpoint is None:
+            step = "Train with --checkpoint DIR, and ask in on_checkpoint."
+            raise InputError("StepInfo.weights", "no checkpoint yet", "a checkpoint to read the weights from", step)
+        from hocket.runtime.checkpoint.checkpoint import Checkpoint, verify
+        from hocket.runtime.checkpoint.export.stored_weights import StoredWeights
+
+        path = Path(self.checkpoint)
+        return StoredWeights(Checkpoint(path, verify(path)), ema)

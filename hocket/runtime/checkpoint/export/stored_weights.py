@@ -4,7 +4,7 @@ Any plan may have written the checkpoint. A tensor that several workers hold in 
 so memory is needed for one tensor only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import torch
@@ -19,8 +19,10 @@ from hocket.util.units import show_count
 _PREFIX = "model."
 
 
-class StoredWeights:
+class StoredWeights(Mapping[str, Tensor]):
     """The model's tensors in a checkpoint, by their names in the model.
+
+    As a mapping, it reads a tensor from its file at each access. Tied tensors are there once, under one of their names.
 
     Attributes:
         checkpoint: the checkpoint.
@@ -55,6 +57,15 @@ class StoredWeights:
         for name, shards in self._shards.items():
             if problem := _problem_of(shards):
                 raise InputError(f"{checkpoint.path}: {name}", problem, "shards that make up a whole tensor")
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
 
     @property
     def names(self) -> tuple[str, ...]:
