@@ -90,8 +90,8 @@ def _order(loader: Any, loaders: Any) -> dict[str, Any]:
 
 
 def _is(kind: type, known: type) -> bool:
-    """True for a sampler of torch, or its like of torchdata's StatefulDataLoader."""
-    return kind is known or (issubclass(kind, known) and kind.__module__.startswith("torchdata."))
+    """True for a sampler of torch, or for the class of the same name of torchdata's StatefulDataLoader."""
+    return kind is known or (kind.__module__.startswith("torchdata.") and kind.__name__ == known.__name__)
 
 
 def _unbatched() -> InputError:

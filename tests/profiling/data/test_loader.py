@@ -79,12 +79,25 @@ def test_samplers_that_torch_makes_of_shuffle():
 
 
 def test_samplers_of_torchdata():
-    """The samplers of its StatefulDataLoader, which derive from those of torch, count as those."""
-    kinds = {kind: type(kind.__name__, (kind,), {}) for kind in (RandomSampler, BatchSampler)}
-    for kind in kinds.values():
+    """The samplers of its StatefulDataLoader count as those of torch: one derives from torch's, the other does not."""
+
+    class RandomSampler(Sampler):
+        replacement = False
+        num_samples = len(DATA)
+
+    batches = type("BatchSampler", (BatchSampler,), {})
+    for kind in (RandomSampler, batches):
         kind.__module__ = "torchdata.stateful_dataloader.sampler"
-    loader = DataLoader(DATA, batch_sampler=kinds[BatchSampler](kinds[RandomSampler](DATA), 5, False))
+    loader = DataLoader(DATA, batch_sampler=batches(RandomSampler(), 5, False))
     assert (job_of(loader).batch_size, job_of(loader).shuffle) == (5, True)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_stateful_data_loader():
+    """torchdata's own loader, where it is installed."""
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    assert job_of(torchdata.StatefulDataLoader(DATA, 5, shuffle=True)).shuffle is True
+    assert job_of(torchdata.StatefulDataLoader(DATA, 5)).shuffle is False
 
 
 class Own(Sampler):
