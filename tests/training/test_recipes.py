@@ -16,6 +16,7 @@ from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import Job, load_job
 from hocket.training.train import train
 from tests.paths import ROOT
+from tests.runtime.helpers.exported import tensors_in
 from tests.system.tiny import Recorder
 
 pytestmark = [pytest.mark.workers, pytest.mark.slow]
@@ -89,3 +90,27 @@ def test_a_fine_tuned_bert_is_loaded_by_its_own_way(tmp_path: Path) -> None:
     assert summary.evaluations[-1].loss == pytest.approx(output.loss.item(), rel=1e-5)
     right = (output.logits.argmax(-1) == batch["labels"]).float().mean().item()
     assert summary.evaluations[-1].metrics["accuracy"] == pytest.approx(right, abs=1e-6)
+
+
+def test_images_are_augmented_alike_after_a_resume(tmp_path: Path) -> None:
+    """A resumed run sees the same images, to the bit of every loss. The exported averages are a model that has learnt."""
+    path = RECIPES / "image_classification.py"
+    job = load_job(path)
+    plan = replace(two_stages(job, 16), strategy="gpipe")
+    whole = train(path, plan, steps=40, listener=Recorder())
+    saved = tmp_path / "saved"
+    first = train(path, plan, steps=15, checkpoint=saved, listener=Recorder())
+    rest = train(path, plan, steps=40, checkpoint=saved, resume=True, listener=Recorder())
+    assert (*first.losses, *rest.losses) == whole.losses
+    assert rest.losses[-1] < 0.75 * first.losses[0]
+    once, again = job.batch([0]), job.batch([0], [len(job.data)])  # the first sample, in two epochs
+    assert not torch.equal(next(iter(once.values())), next(iter(again.values())))
+    export_weights(saved, tmp_path / "averages", ema=True, job=path)
+    model, data = job.model, job.evaluate.data  # type: ignore[union-attr]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(tensors_in(tmp_path / "averages"), strict=True)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    images, kinds = (torch.stack(column) for column in zip(*(data[i] for i in range(100)), strict=True))
+    with torch.no_grad():
+        right = (model.eval()(images).argmax(-1) == kinds).float().mean().item()
+    assert right > 0.4  # a guess is right in a quarter of the cases
