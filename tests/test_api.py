@@ -13,6 +13,11 @@ from hocket import api
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profiling.analytic.synthetic import chain
+from hocket.profiling.measure.request import MeasureRequest
+from hocket.runtime.checkpoint.export.export import Exported
+from hocket.runtime.checkpoint.listing import ListedCheckpoint
+from hocket.training.worker.monitor.listener import RunSummary
+from hocket.training.worker.options import Options
 
 pytestmark = pytest.mark.workers
 
@@ -137,3 +142,12 @@ def test_a_job_file_can_be_profiled_by_its_path(tmp_path: Path) -> None:
     """A path that is no job file is refused as such: the path has been understood as one."""
     with pytest.raises(InputError, match="no such file"):
         api.profile(tmp_path / "job.py")
+
+
+def test_the_page_of_the_interface_has_every_name() -> None:
+    """Public names, and the types of results and options, are explained in docs/reference/python.md."""
+    page = (TOP / "docs" / "reference" / "python.md").read_text()
+    found = [(name, getattr(hocket, name)) for name in api.__all__]
+    found += [(kind.__name__, kind) for kind in (Options, MeasureRequest, RunSummary, ListedCheckpoint, Exported)]
+    places = {name: {f"::: hocket.api.{name}\n", f"::: {one.__module__}.{one.__qualname__}\n"} for name, one in found}
+    assert [name for name, ways in places.items() if not any(way in page for way in ways)] == []
