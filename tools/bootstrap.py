@@ -104,6 +104,7 @@ def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     if any(word.startswith("-m") for word in rest):
         return [("tests", ("pytest", *selection, *rest))]
     # Workers often wait for each other, so two of their tests on two cores take less time than one after the other.
+    # Files keep their order: xdist would put files with few tests last, and these have the longest ones.
     two_files = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder") if side_by_side() else ()
     return [
         ("tests", ("pytest", "-m", "not workers", *side_by_side(), *selection, *rest)),

@@ -28,8 +28,8 @@ def step_flops(captured: Captured, batch_size: int) -> float:
 def peak_flops_per_s(cluster: Cluster, number: int, device: torch.device, dtype: str) -> float | None:
     """Return the peak rate of a worker's device; None if it is unknown.
 
-    A card is looked up in the catalogue, or else in the cluster. A CPU has a known rate only if the cluster file describes its type, because the
-    catalogue's `cpu-core` is a stand-in.
+    A card is looked up in the catalogue, or else in the cluster. A CPU has a known rate only if the cluster file
+    describes its type, because the catalogue's `cpu-core` is a stand-in.
 
     Arguments:
         number: the worker's device in the cluster.
