@@ -5,7 +5,6 @@ Without `torchrun` it starts and watches local workers (local.py). Under `torchr
 a run goes through a Listener (listener.py; display.py has two).
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hocket.program.trace.chrome import FORMAT as TRACE_FORMAT
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link
 from hocket.training.callbacks.runner import CallbackRunner
-from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in
+from hocket.training.launch.torchrun_environment import check_meeting, first_speaks, number_in, under_torchrun
 from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.listener import Listener, Quiet, RunSummary
 from hocket.training.worker.options import Options
@@ -105,7 +104,7 @@ def run_workers(
     Raises:
         InputError: `hocket check` refuses the plan, or the number of workers does not fit the plan.
     """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if under_torchrun():
         with first_speaks():
             check_workers(run_plan.plan.worker_devices, number_in("WORLD_SIZE"))
             _ = run_plan.checked  # if it is refused, only the first worker says so

@@ -1,8 +1,7 @@
 """Plan of a training run: the plan that was named, or one that is made for the job."""
 
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hocket.profiling.job.job import Job
 from hocket.training.auto_plan.auto_plan import DEFAULT_WORKERS, AutoPlanRequest, Say, auto_plan
 from hocket.training.auto_plan.plan_of_first import check_torchrun, plan_of_first
 from hocket.training.auto_plan.profile_job import Progress
-from hocket.training.launch.torchrun_environment import first_speaks
+from hocket.training.launch.torchrun_environment import first_speaks, under_torchrun
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import shows_the_run
 
@@ -72,18 +71,17 @@ def plan_to_train(
     if asked.plan is not None:
         yield asked.plan
         return
-    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     workers = DEFAULT_WORKERS if asked.workers is None else asked.workers
-    if under_torchrun:
+    if under_torchrun():
         workers = check_torchrun(asked.workers)
     if options.device.startswith("cuda"):
         step = "Plan first: `hocket profile --device cuda` and `hocket plan`; then name the plan file."
-        with first_speaks() if under_torchrun else nullcontext():
+        with first_speaks():
             raise InputError("device", f"{options.device}, without a plan", "cpu: links of GPUs are not measured", step)
     request = AutoPlanRequest(workers, options.threads, asked.replan)
 
     def make() -> AbstractContextManager[Path]:
         return auto_plan(job, request, say, progress)
 
-    with plan_of_first(make, say if shows_the_run() else _silent) if under_torchrun else make() as path:
+    with plan_of_first(make, say if shows_the_run() else _silent) if under_torchrun() else make() as path:
         yield path

@@ -22,6 +22,7 @@ from hocket.planning.waves.room import WaveRoom, WaveTrial, decrease, in_waves, 
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import ModelProfile
 from hocket.training.calibrate.train_in_turns import Turns, train_in_turns
+from hocket.training.launch.torchrun_environment import under_torchrun
 from hocket.training.worker.monitor.listener import Listener, Noting
 from hocket.util.units import show_count, show_shortage
 
@@ -80,7 +81,7 @@ def measure_waves(
     """
     if steps < LEAST_STEPS:
         raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two steps warm up")
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if under_torchrun():
         raise InputError("waves", "torchrun", "a command that starts its own workers", "Use a plan for one machine.")
     one = _one_wave(plan)
     wave = wave_of(one, profile)

@@ -6,7 +6,6 @@ reference benchmark measures the machine's pace: forward and backward of one mic
 (turns_worker.py). Trained weights are discarded, so there are no checkpoints. This file does not import torch.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, check_job_file
 from hocket.profiling.profile import ModelProfile
 from hocket.training.launch.local import local_workers
+from hocket.training.launch.torchrun_environment import under_torchrun
 from hocket.training.launch.watcher import Watch
 from hocket.training.launch.worker_spec import TurnsSpec
 from hocket.training.worker.monitor.collector import Collector, Event
@@ -117,7 +117,7 @@ def train_in_turns(
         InputError: plans that do not fit the job or each other; or a call under torchrun.
         WorkerLost: a worker was lost.
     """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if under_torchrun():
         raise InputError("turns", "torchrun", "a command that starts its own workers")
     if not plans:
         raise InputError("plans", "none", "at least one")

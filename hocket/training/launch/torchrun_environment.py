@@ -15,6 +15,11 @@ _MAX_PORT = 2**16 - 1
 GRACE_S = 5.0
 
 
+def under_torchrun() -> bool:
+    """True if this process is one of torchrun's workers."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def number_in(name: str) -> int:
     """Read a number >= 0 that torchrun sets in the environment.
 
@@ -32,12 +37,14 @@ def number_in(name: str) -> int:
 
 @contextmanager
 def first_speaks() -> Iterator[None]:
-    """Context in which only the first worker raises an InputError of all workers.
+    """Context in which only the first of torchrun's workers raises an InputError of all workers.
+
+    Without torchrun, it changes nothing.
 
     Raises:
         SystemExit: on all other workers, after some seconds in place of the InputError.
     """
-    rank = number_in("RANK")
+    rank = number_in("RANK") if under_torchrun() else 0
     try:
         yield
     except InputError as error:

@@ -118,7 +118,7 @@ def _write_torch(path: Path, model: nn.Module | None, names: WeightNames, weight
     All tensors are in memory once: those of the model are overwritten, if there is one.
     """
     if model is None:
-        found = {stored: weights.read(stored) for stored in names.once.values()}
+        found = {stored: weights[stored] for stored in names.once.values()}
     else:
         load_into(model, names, weights)
         every = tensors_of(model)

@@ -46,7 +46,7 @@ class WeightNames:
 
 def names_as_stored(weights: StoredWeights) -> WeightNames:
     """Return the names of the checkpoint itself, for an export without the model."""
-    return WeightNames({name: name for name in weights.names})
+    return WeightNames({name: name for name in weights})
 
 
 def names_of_model(model: nn.Module, weights: StoredWeights) -> WeightNames:
@@ -59,7 +59,7 @@ def names_of_model(model: nn.Module, weights: StoredWeights) -> WeightNames:
     every, groups = tensors_of(model), defaultdict[int, list[str]](list)
     for name, tensor in every.items():
         groups[id(tensor)].append(name)
-    held, stored = set(weights.names), dict[str, str]()
+    held, stored = set(weights), dict[str, str]()
     if unknown := sorted(held - every.keys()):
         raise InputError(place, f"a tensor {unknown[0]}", "tensors that the job's model has", _ANOTHER)
     for name in (name for name in model.state_dict() if name in every):
@@ -83,7 +83,7 @@ def load_into(model: nn.Module, names: WeightNames, weights: StoredWeights) -> N
         raise InputError(f"Job.model: {meta}", "a tensor on the meta device", "a tensor with values", step)
     with torch.no_grad():
         for name, stored in names.once.items():
-            every[name].copy_(weights.read(stored))
+            every[name].copy_(weights[stored])
 
 
 def _check(tensor: Tensor, stored: str, weights: StoredWeights) -> None:

@@ -87,7 +87,7 @@ def _write(path: Path, shard: Sequence[str], names: WeightNames, weights: Stored
         stream.write(len(text).to_bytes(8, "little"))
         stream.write(text)
         for name in shard:
-            _append(stream, weights.read(names.stored[name]))  # freed before the next one is read
+            _append(stream, weights[names.stored[name]])  # freed before the next one is read
 
 
 def _append(stream: BinaryIO, tensor: Tensor) -> None:

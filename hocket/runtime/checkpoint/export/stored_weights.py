@@ -22,7 +22,7 @@ _PREFIX = "model."
 class StoredWeights(Mapping[str, Tensor]):
     """The model's tensors in a checkpoint, by their names in the model.
 
-    As a mapping, it reads a tensor from its file at each access. Tied tensors are there once, under one of their names.
+    The names are sorted. A tensor is read from its file at each access. Tied tensors are there once, under one of their names.
 
     Attributes:
         checkpoint: the checkpoint.
@@ -58,19 +58,11 @@ class StoredWeights(Mapping[str, Tensor]):
             if problem := _problem_of(shards):
                 raise InputError(f"{checkpoint.path}: {name}", problem, "shards that make up a whole tensor")
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self.read(name)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._shards)
 
     def __len__(self) -> int:
         return len(self._shards)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors, sorted."""
-        return tuple(self._shards)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a whole tensor."""
@@ -84,7 +76,7 @@ class StoredWeights(Mapping[str, Tensor]):
         """Return the size of a whole tensor in bytes."""
         return prod(self.shape(name)) * self.dtype(name).itemsize
 
-    def read(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         """Read one whole tensor, on the CPU.
 
         Raises:
