@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.errors import InputError
+from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.profiling.job.job import Job, check_job_file
 from hocket.profiling.measure.stopwatch import SPENT
@@ -29,6 +29,7 @@ from hocket.util.units import show_count, show_seconds
 
 if TYPE_CHECKING:
     from hocket.planning.plan import Plan
+    from hocket.planning.search.result import Search
 
 LINKS_BUDGET_S = 1.5
 LINKS_EFFORT = 0.5
@@ -45,6 +46,8 @@ class AutoPlanRequest:
         workers: number of workers.
         threads: threads of each worker.
         again: True to measure and plan again, whatever is kept.
+        all_workers: True for the fastest plan that uses all workers, which torchrun has started; False for the fastest,
+            which may use fewer.
 
     Raises:
         InputError: a number is too small, or there are more workers than a run starts on one machine.
@@ -53,6 +56,7 @@ class AutoPlanRequest:
     workers: int = DEFAULT_WORKERS
     threads: int = 1
     again: bool = False
+    all_workers: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("threads", self.threads)):
@@ -165,7 +169,8 @@ class _Steps:
         """Return the path of the plan; search for it if it is not kept."""
         from hocket.planning.plan import Plan
 
-        key = key_of({"profile": key_in(profile_path), "links": key_in(links_path), "batch": profile.batch_size})
+        decides = {"profile": key_in(profile_path), "links": key_in(links_path), "batch": profile.batch_size}
+        key = key_of(decides | ({"all_workers": True} if self._request.all_workers else {}))
         path = None if self._request.again else self._find("plan", key, Plan.read)
         if path is not None:
             kept = Plan.read(path)
@@ -182,7 +187,10 @@ class _Steps:
             progress=self._progress,
         )
         self._say(f"search: {show_count(found.considered, 'choice')}, {show_seconds(found.search_s)}")
-        return self._kept.keep("plan", key, found.best.plan.to_yaml(), ".yaml")
+        best = found.best.plan
+        if self._request.all_workers:
+            best = _with_all(found, self._request.workers)
+        return self._kept.keep("plan", key, best.to_yaml(), ".yaml")
 
     def _find(self, kind: str, key: str, read: Callable[[Path], object]) -> Path | None:
         before = len(self._kept.damaged)
@@ -198,6 +206,19 @@ class _Steps:
     def _tell_damaged(self, names: tuple[str, ...]) -> None:
         for name in names:
             self._say(f"{FOLDER}/{name} is damaged or was edited; a new one is made")
+
+
+def _with_all(found: "Search", workers: int) -> "Plan":
+    """Return the best plan of a search that uses all workers.
+
+    Raises:
+        RefusedError: all plans use fewer workers.
+    """
+    for one in found.candidates:
+        if len(one.plan.worker_devices) == workers:
+            return one.plan
+    step = "Start fewer workers, or plan with `hocket plan` and name the plan file."
+    raise RefusedError("workers", f"{workers}, and only plans with fewer", "a plan that uses all of them", step)
 
 
 def _told(plan: "Plan") -> str:

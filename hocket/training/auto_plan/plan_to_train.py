@@ -78,7 +78,7 @@ def plan_to_train(
         step = "Plan first: `hocket profile --device cuda` and `hocket plan`; then name the plan file."
         with first_speaks():
             raise InputError("device", f"{options.device}, without a plan", "cpu: links of GPUs are not measured", step)
-    request = AutoPlanRequest(workers, options.threads, asked.replan)
+    request = AutoPlanRequest(workers, options.threads, asked.replan, under_torchrun())
 
     def make() -> AbstractContextManager[Path]:
         return auto_plan(job, request, say, progress)
