@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.cli.train import demo
 from hocket.cli.train.demo import _one_each, check_own, run_demo
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
@@ -48,8 +49,10 @@ def test_every_chosen_plan_is_proved() -> None:
 
 @pytest.mark.workers
 @pytest.mark.slow
-def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo ends with a report, and with a row for the plan of each strategy."""
+def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo ends with a report, and with a row for the plan of each strategy. It measures for a shorter time here."""
+    for name, value in (("PROFILE_BUDGET_S", 2.0), ("PROFILE_ROUNDS", 1), ("LINKS_BUDGET_S", 1.0)):
+        monkeypatch.setattr(demo, name, value)
     run_demo(None, tmp_path / "out", 2, 3, json=True)
     found = json.loads(capsys.readouterr().out)
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!doctype html>")

@@ -43,6 +43,13 @@ def trained(*arguments: str, folder: Path, steps: int = 2) -> tuple[list[float],
     return losses_in(out), err
 
 
+def trained_here(run: Run, folder: Path, *options: str) -> tuple[list[float], str]:
+    """Train two steps by the command in this process; return the losses and the lines for people."""
+    found = run("train", folder / "job.py", "-n", 2, "--steps", 2, "--json", *options)
+    assert found.code == 0, found.err
+    return losses_in(found.out), found.err
+
+
 def losses_in(out: str) -> list[float]:
     """The losses in JSON lines."""
     return [line["loss"] for line in map(json.loads, out.splitlines()) if "loss" in line]
@@ -109,64 +116,64 @@ def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str], r
 
 
 @pytest.mark.slow
-def test_a_changed_width_is_measured_again(folder: Path) -> None:
+def test_a_changed_width_is_measured_again(run: Run, folder: Path) -> None:
     """The links are still known; the files of the earlier model stay for the way back."""
     before = kept(folder)
     text = JOB.replace("nn.Linear(6, 8)", "nn.Linear(6, 16)").replace("nn.Linear(8, 3)", "nn.Linear(16, 3)")
     (folder / "job.py").write_text(text)
-    _, err = trained("job.py", "-n", "2", folder=folder)
+    _, err = trained_here(run, folder)
     assert said(err) == ["profile:", "search:"]
     assert before.items() <= kept(folder).items()
     (folder / "job.py").write_text(JOB.replace("lr=0.1", "lr=0.2"))
-    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+    assert said(trained_here(run, folder)[1]) == []
 
 
 @pytest.mark.slow
-def test_a_damaged_profile_is_measured_again(folder: Path) -> None:
+def test_a_damaged_profile_is_measured_again(run: Run, folder: Path) -> None:
     """One line names it; the plan is made for the new profile."""
     path = one(folder, "profile")
     path.write_bytes(path.read_bytes()[:-100])
-    _, err = trained("job.py", "-n", "2", folder=folder)
+    _, err = trained_here(run, folder)
     assert said(err) == ["profile:", "search:"]
     assert len([line for line in err.splitlines() if "damaged" in line and path.name in line]) == 1
     assert not path.exists()
-    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+    assert said(trained_here(run, folder)[1]) == []
 
 
 @pytest.mark.slow
-def test_a_damaged_plan_is_made_again(folder: Path) -> None:
+def test_a_damaged_plan_is_made_again(run: Run, folder: Path) -> None:
     """The same measurements give the same plan, byte for byte."""
     path = one(folder, "plan")
     text = path.read_text()
     path.write_text(text.replace("batch_size", "batch_sizes"))
-    _, err = trained("job.py", "-n", "2", folder=folder)
+    _, err = trained_here(run, folder)
     assert said(err) == ["search:"]
     assert path.name in err
     assert path.read_text() == text
 
 
 @pytest.mark.slow
-def test_replan_measures_and_plans_again(folder: Path) -> None:
+def test_replan_measures_and_plans_again(run: Run, folder: Path) -> None:
     """All three files are new, and the next run takes them."""
-    assert said(trained("job.py", "-n", "2", "--replan", folder=folder)[1]) == list(MEASURED)
-    assert said(trained("job.py", "-n", "2", folder=folder)[1]) == []
+    assert said(trained_here(run, folder, "--replan")[1]) == list(MEASURED)
+    assert said(trained_here(run, folder)[1]) == []
     for kind in ("profile", "links", "plan"):
         one(folder, kind)
 
 
 @pytest.mark.slow
-def test_training_needs_no_folder_for_kept_files(tmp_path: Path) -> None:
+def test_training_needs_no_folder_for_kept_files(run: Run, tmp_path: Path) -> None:
     """Where nothing can be kept, one line says so, and the job is trained all the same."""
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / ".hocket").write_text("a file in place of the folder")
-    losses, err = trained("job.py", "-n", "2", folder=tmp_path)
+    losses, err = trained_here(run, tmp_path)
     assert len(losses) == 2
     assert len([line for line in err.splitlines() if "nothing is kept" in line and ".hocket" in line]) == 1
     assert (tmp_path / ".hocket").read_text() == "a file in place of the folder"
 
 
 @pytest.mark.slow
-def test_an_interruption_leaves_whole_files(tmp_path: Path) -> None:
+def test_an_interruption_leaves_whole_files(run: Run, tmp_path: Path) -> None:
     """Ctrl-C during the links keeps the profile, leaves no part of a file, and ends all processes."""
     (tmp_path / "job.py").write_text(JOB)
     with start("job.py", "-n", "2", "--steps", "2", "--json", folder=tmp_path) as process:
@@ -182,7 +189,7 @@ def test_an_interruption_leaves_whole_files(tmp_path: Path) -> None:
     names = set(kept(tmp_path))
     assert names == {".gitignore", one(tmp_path, "profile").name}
     ModelProfile.read(one(tmp_path, "profile"))
-    assert said(trained("job.py", "-n", "2", folder=tmp_path)[1]) == ["links:", "search:"]
+    assert said(trained_here(run, tmp_path)[1]) == ["links:", "search:"]
 
 
 @pytest.mark.parametrize(

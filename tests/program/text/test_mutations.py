@@ -13,7 +13,7 @@ from tests.program.helpers.programs import CASES
 from tests.program.helpers.symbolic import Broken, Run, Symbols
 
 SMALL = [case for case in CASES if len(case.program()) <= 140]
-MUTANTS_EACH = 500
+MUTANTS_EACH = 200
 SEED = 20240229
 
 

@@ -17,7 +17,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
-STEPS = 6
+STEPS = 4
 CASES = [
     Case("data_parallel", (1,)),
     Case("data_parallel", (3,), batch_size=7),
@@ -36,7 +36,7 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("gpt untied", 0.25), ("lstm", 0.05)])
+@pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("lstm", 0.05)])
 @pytest.mark.thinned(most=2)
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
     """Every plan clips as one process does, to 1e-8.
