@@ -114,9 +114,10 @@ def main() -> None:
                 offs[-1].append(predict_iteration(plan_there, now).iteration_s / seconds[title] - 1)
         for row, off in zip(errors, offs, strict=True):
             row += map(abs, off)
-        cells = [f"{fmean(off):+.0%} ({fmean(map(abs, off)):.0%})" for off in offs]
+        cells = [f"{fmean(off):+.0%} ({fmean(map(abs, off)):.0%})" if off else "nothing learned" for off in offs]
         print(f"| {title} | {seconds[title] * 1e3:.1f} ms | {' | '.join(cells)} |")
-    print(f"| mean absolute error | | {' | '.join(f'{fmean(row):.1%}' for row in errors)} |")
+    means = [f"{fmean(row):.1%}" if row else "nothing learned" for row in errors]
+    print(f"| mean absolute error | | {' | '.join(means)} |")
 
 
 if __name__ == "__main__":
