@@ -243,6 +243,7 @@ def under_torchrun(*arguments: str, folder: Path) -> "subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_torchruns_workers_plan_once(tmp_path: Path) -> None:
     """The first worker measures and plans for all, with all of them; a second run measures nothing."""
     (tmp_path / "job.py").write_text(JOB)
