@@ -9,7 +9,7 @@ few cases, such that together they have every value of every parameter (`strengt
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from itertools import combinations
+from itertools import combinations, cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +89,12 @@ def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> list[int]:
         found.append(best)
         missing -= left[best]
     return sorted(found)
+
+
+def in_turn(cases: Sequence[Any], first: tuple[str, str], *others: tuple[str, str]) -> list[Any]:
+    """Parameters (model, optimizer, case) of a test: each case with the first job, and with one of the others in turn."""
+    jobs = [(first, case) for case in cases] + list(zip(cycle(others), cases, strict=False))
+    return [pytest.param(*job, case, id=f"{'-'.join(job)}-{case}") for job, case in jobs]
 
 
 def spread(items: Sequence[T], most: int | None) -> list[T]:

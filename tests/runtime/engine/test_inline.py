@@ -3,11 +3,9 @@
 The process applies the declared update rule.
 """
 
-import itertools
 from dataclasses import replace
 from functools import cache, partial
 from math import lcm
-from typing import Any
 
 import pytest
 import torch
@@ -24,9 +22,11 @@ from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import Trained, rule_loop
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, by_bundle, captured
+from tests.tiers import in_turn
 
-STEPS = 12
+STEPS = 20
 FEW_STEPS = 6  # for models that add operators; the strategies' rules are tried for longer with a GPT
+LSTM, INCEPTION = ("lstm", "momentum"), ("inception", "momentum")
 SYNCHRONOUS = [
     Case("gpipe", (1, 1)),
     Case("gpipe", (2, 1), recompute=True),
@@ -95,14 +95,6 @@ BURSTS = [
 ]
 
 
-def jobs_of(cases: list[Case], models: tuple[str, ...] = ("gpt", "lstm", "inception")) -> list[Any]:
-    """Parameters of a test in double precision: each case with a GPT, and with one of two other models in turn."""
-    gpt, *rest = models
-    others = itertools.cycle([(model, "momentum") for model in rest])
-    pairs = [((gpt, "adam"), case) for case in cases] + list(zip(others, cases, strict=False))
-    return [pytest.param(*job, case, id=f"{'-'.join(job)}-{case}") for job, case in pairs]
-
-
 def steps_of(model: str) -> int:
     """Fewest updates in a test of a model."""
     return STEPS if model.startswith("gpt") else FEW_STEPS
@@ -137,7 +129,7 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
         assert_same_weights(weights, expected.weights, tolerance)
 
 
-@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(SYNCHRONOUS))
+@pytest.mark.parametrize(("model", "optimizer", "case"), in_turn(SYNCHRONOUS, ("gpt", "adam"), LSTM, INCEPTION))
 @pytest.mark.thinned(most=3)
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     """Synchronous strategies equal one process to 1e-9.
@@ -147,7 +139,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
 
 
-@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(GATHERED, ("gpt untied", "lstm", "inception")))
+@pytest.mark.parametrize(("model", "optimizer", "case"), in_turn(GATHERED, ("gpt untied", "adam"), LSTM, INCEPTION))
 @pytest.mark.thinned(most=3)
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """Plans that gather weights only to compute equal one process."""
@@ -155,7 +147,8 @@ def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "case"), jobs_of(BURSTS, ("gpt plain untied", "lstm plain", "inception plain"))
+    ("model", "optimizer", "case"),
+    in_turn(BURSTS, ("gpt plain untied", "momentum"), ("lstm plain", "momentum"), ("inception plain", "momentum")),
 )
 @pytest.mark.thinned(most=4)
 def test_bundles_of_microbatches_equal_one_process(model, optimizer, case):
@@ -220,14 +213,14 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
 
 
 @pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)
-@pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("inception", "gentle")])
+@pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
 @pytest.mark.thinned(most=2)
 def test_synchronous_strategies_in_single_precision(model, optimizer, case):
     """Synchronous strategies in float32 equal one process to 1e-5."""
     check_synchronous(model, optimizer, torch.float32, case, 1e-5)
 
 
-@pytest.mark.parametrize(("model", "optimizer", "case"), jobs_of(ASYNCHRONOUS))
+@pytest.mark.parametrize(("model", "optimizer", "case"), in_turn(ASYNCHRONOUS, ("gpt", "adam"), LSTM, INCEPTION))
 @pytest.mark.thinned(most=3)
 def test_asynchronous_strategies_follow_their_declared_rule(model, optimizer, case):
     """Asynchronous strategies follow their declared rule.

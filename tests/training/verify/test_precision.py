@@ -6,8 +6,6 @@ Every plan gives the same result as one process that rounds at the same places.
 import copy
 from dataclasses import replace
 from functools import cache
-from itertools import cycle, repeat
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +15,7 @@ from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.tiers import in_turn
 
 STEPS = 6
 EXACT = [
@@ -30,12 +29,6 @@ EXACT = [
 ]
 REPLICAS = [Case("flush", (2, 1), batch_size=7), Case("data_parallel", (3,)), Case("pipedream", (2, 1))]
 JOBS = [("gpt untied", "adam"), ("lstm", "momentum"), ("inception", "gentle")]
-
-
-def each_with_gpt(cases: list[Case]) -> list[Any]:
-    """Parameters of a test: each case with a GPT, and with one of the other models in turn."""
-    jobs = [*zip(cases, repeat(JOBS[0]), strict=False), *zip(cases, cycle(JOBS[1:]), strict=False)]
-    return [pytest.param(case, *job, id=f"{job[0]}-{job[1]}-{case}") for case, job in jobs]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +63,7 @@ def check(graph: Captured, case: Case, tolerance: float) -> None:
         assert_same_weights(weights, expected.weights, tolerance)
 
 
-@pytest.mark.parametrize(("case", "model", "optimizer"), each_with_gpt(EXACT))
+@pytest.mark.parametrize(("model", "optimizer", "case"), in_turn(EXACT, *JOBS))
 @pytest.mark.thinned(most=2)
 def test_pipelines_round_as_one_process_does(model: str, optimizer: str, case: Case) -> None:
     """A pipeline rounds as one process does.
