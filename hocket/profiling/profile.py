@@ -105,6 +105,8 @@ class ModelProfile:
             norm and to scale the gradients.
         loss_weighted: True if `Job.loss_weight` weights the losses of microbatches. Every step then waits for the sum
             of all weights.
+        loss_scaled: True if losses are multiplied by a loss scale (`Job.precision` float16). Every step then waits for
+            the norm of all gradients, which tells if they overflow.
         loss_parts: sentence that explains how the loss of a batch differs from the mean of the losses of its parts
             (`hocket.profiling.checks.loss_additivity`). Empty if there is no difference or no check.
         correction: correction by a run, already applied to the costs; None without a correction.
@@ -136,6 +138,7 @@ class ModelProfile:
     tensor: int = 1
     clip_grad_norm: float | None = None
     loss_weighted: bool = False
+    loss_scaled: bool = False
     loss_parts: str = ""
     correction: Correction | None = None
     compiled: Compiled | None = None
@@ -202,7 +205,7 @@ class ModelProfile:
 
         The sum is of squared gradients, of loss weights, or of both.
         """
-        return self.clip_grad_norm is not None or self.loss_weighted
+        return self.clip_grad_norm is not None or self.loss_weighted or self.loss_scaled
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -359,6 +362,7 @@ class ModelProfile:
             "sequence_parallel",
             "coupled_step",
             "loss_weighted",
+            "loss_scaled",
             "loss_parts",
             "whole_forward_std_s",
             "whole_backward_std_s",

@@ -59,6 +59,8 @@ class StageShape:
         clips: True if a step first reads the norm of the gradients of all stages. Equal for all stages.
         weighted: True if a step divides by the sum of the loss weights of its update, which is computed with the norm.
             Equal for all stages.
+        scaled: True if losses are multiplied by a loss scale (float16). A step first reads the norm of the gradients of
+            all stages, and changes nothing if it is not finite. Equal for all stages.
         shard: one of SHARDS.
         merged: microbatches that one forward or backward runs as one. The first of them is a multiple of this number.
         threads: for each bucket, the communication threads of its all-reduce; () for the library's default.
@@ -78,6 +80,7 @@ class StageShape:
     columns: int = 1
     clips: bool = False
     weighted: bool = False
+    scaled: bool = False
     shard: str = "none"
     merged: int = 1
     threads: tuple[int, ...] = ()
@@ -95,7 +98,7 @@ class StageShape:
 
         The sum is of squared gradients, of loss weights, or of both.
         """
-        return self.clips or self.weighted
+        return self.clips or self.weighted or self.scaled
 
     @property
     def sharded(self) -> bool:

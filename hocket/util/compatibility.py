@@ -33,6 +33,7 @@ class Feature(StrEnum):
     TIED = "weights tied across stages"
     CLIP = "clip_grad_norm"
     LOSS_WEIGHT = "loss_weight"
+    LOSS_SCALE = "precision float16"
     PRECISION = "precision"
     SUBTASKS = "subtask_bytes"
     SHORT_WEIGHTS = "weights with as few bits"
@@ -71,6 +72,11 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
         "last backward, but pipedream and two_bw update earlier, and tick_tock uses the gradients of each half of a "
         "batch in two updates; use flush, gpipe, interleaved or data_parallel, or leave loss_weight out of the job: "
         "then the losses of microbatches are weighted by their samples"
+    ),
+    (Feature.LOSS_SCALE, Feature.ASYNCHRONOUS): (
+        "an update with gradients that overflow is left out on all devices, but here stages (or waves) update at "
+        "different times, with gradients of different weights; use flush, gpipe, interleaved or data_parallel, or "
+        "precision bfloat16, which has the range of float32"
     ),
     (Feature.SHARD_FULL, Feature.ASYNCHRONOUS): (
         "several weight versions are in use, and each would have to be kept to be gathered again; use a synchronous "

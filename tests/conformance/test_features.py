@@ -110,6 +110,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.CLIP: {"job": {"clip_grad_norm": 0.05}},
     Feature.LOSS_WEIGHT: {"job": {"loss_weight": uneven_weight}},
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
+    Feature.LOSS_SCALE: {"job": {"precision": "float16"}},
     Feature.SUBTASKS: {"job": {"subtask_bytes": 100.0}},
     Feature.COMPILE: {"compile": "aot_eager"},
     Feature.SWAP: {"swap": "task"},
@@ -133,7 +134,9 @@ def together(*features: Feature) -> Ask | None:
         for key, value in ASKS[feature].items():
             if key == "strategy" and {found.get(key, value), value} == {"two_bw", "pipedream"}:
                 value = "pipedream"  # both are asynchronous
-            if key in ("options", "job"):
+            if key == "job" and value.get("precision") == "bfloat16":
+                value = value | found.get(key, {})  # float16 is a precision as well
+            elif key in ("options", "job"):
                 value = {**found.get(key, {}), **value}
             elif key == "widths" and key in found:
                 value = min(found[key], value)
@@ -189,7 +192,7 @@ def test_what_goes_together_trains_as_its_rule_says(one: Feature, other: Feature
     repeats = 1 + 16 // program.stride
     found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
-    tolerance = 2e-2 if Feature.PRECISION in (one, other) else 1e-4
+    tolerance = 2e-2 if graph.job.precision else 1e-4
     assert_same_losses(found.losses, expected.losses, tolerance)
     for weights in found.weights.values():
         assert_same_weights(weights, expected.weights, tolerance)
@@ -218,7 +221,7 @@ def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
         facts = [json.loads((tmp_path / name / f"{rank}.json").read_text()) for rank in range(chosen.workers)]
         for member in range(WIDTH):
             losses = sorted(tuple(loss) for fact in facts[member::WIDTH] for loss in fact["losses"])
-            assert_same_losses(losses, expected.losses, 2e-2 if "bfloat16" in chosen.job[0] else 1e-8)
+            assert_same_losses(losses, expected.losses, 2e-2 if "float16" in chosen.job[0] else 1e-8)
     runs = [run for runs in (tensor_workers.RUNS, PAIRS) for run in runs.values()]
     used = [features_of(run.plan(), run.whole()) for run in runs]
     for case, job, optimizer, _ in tensor_pipeline_workers.RUNS:  # by test_two_stages_of_two_devices
@@ -293,7 +296,7 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     layers = tuple(replace(layer, parameters=(f"w{k % 7 if ask.tied else k}",)) for k, layer in enumerate(plain.layers))
     ties = ((0, 7),) if ask.tied else ()
     profile = replace(plain, layers=layers, ties=ties, clip_grad_norm=ask.job.get("clip_grad_norm"))
-    profile = replace(profile, loss_weighted="loss_weight" in ask.job)
+    profile = replace(profile, loss_weighted="loss_weight" in ask.job, loss_scaled="precision" in ask.job)
     profile.save("profile.json")
     cluster = Cluster("four", (Level("server", 4, 1e12),), "cpu-core", host_memory_bytes=1e12)
     cluster.save("cluster.yaml")

@@ -53,7 +53,7 @@ def capture(
 
     Raises:
         CaptureError: the model cannot be cut into layers. The error names the module and the reason.
-        RefusedError: the job clips sparse gradients.
+        RefusedError: the job clips sparse gradients, or scales them (float16).
         InputError: the weights have no values, the optimizer does not match the model's parameters, or a
             learning-rate schedule does not match the optimizer.
     """
@@ -69,6 +69,8 @@ def capture(
     check_optimizer_and_rates(job)
     if job.clip_grad_norm is not None:
         check_sparse_gradients(job, "clip_grad_norm needs their norm")
+    if job.scales_loss:
+        check_sparse_gradients(job, "precision float16 needs their norm")
     job = computed(decomposed(job))
     trace, choices = _first(job, Choices(max_layers) if like is None else like.choices)
     if job.own is not None and (written := own_buffers(job).keys() & trace.changed_buffers):
@@ -214,7 +216,8 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_Sam
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
     return Captured(
         job, size, layers, tensors, names, ties, graph, choices, notes,
-        clip_grad_norm=job.clip_grad_norm, loss_weighted=callable(job.loss_weight), _at_size=sizes,
+        clip_grad_norm=job.clip_grad_norm, loss_weighted=callable(job.loss_weight), loss_scaled=job.scales_loss,
+        _at_size=sizes,
     )  # fmt: skip
 
 

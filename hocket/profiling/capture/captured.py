@@ -111,6 +111,7 @@ class Captured:
         clip_grad_norm: norm that gradients are clipped to before each step; infinity if their norm is only measured, None
             if it is not needed.
         loss_weighted: True if a function weights the losses of microbatches, not the number of samples.
+        loss_scaled: True if losses are multiplied by a loss scale (`Job.scales_loss`).
     """
 
     job: Job
@@ -125,6 +126,7 @@ class Captured:
     loss_tensor: str = "loss"
     clip_grad_norm: float | None = None
     loss_weighted: bool = False
+    loss_scaled: bool = False
     _at_size: "Callable[[Captured, int], Captured]" = field(kw_only=True, repr=False)
 
     def for_size(self, microbatch_size: int) -> "Captured":

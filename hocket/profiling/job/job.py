@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # Compute types, in addition to the type of the model.
-PRECISIONS = ("bfloat16",)
+PRECISIONS = ("bfloat16", "float16")
 # Extensions of Hocket's own data files. Running such a file as Python would fail with a confusing error.
 _NO_CODE = (".json", ".yaml", ".yml", ".gz")
 
@@ -71,8 +71,9 @@ class Job:
         loss_weight: weight of a microbatch in the loss of its batch; by default its number of samples. Either a
             function of the microbatch (a dictionary of tensors; tuple items are named item0, item1, ...), such as
             `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
-        precision: compute type "bfloat16", if shorter than the type of the model. Gradient accumulation, optimizer step
-            and checkpoints use the type of the model (see `hocket.profiling.job.precision`).
+        precision: compute type "bfloat16" or "float16", if shorter than the type of the model. Gradient accumulation,
+            optimizer step and checkpoints use the type of the model (see `hocket.profiling.job.precision`). With
+            float16, losses are scaled dynamically, as with `torch.amp.GradScaler`.
         subtask_bytes: bytes above which a linear layer is split into subtasks of about this size or less. Rows of a
             weight are divided in multiples of 16 (`hocket.profiling.job.subtasks`).
         lr_schedule: factor of the learning rates at each step. Either a function of the step (from 0), a list with one
@@ -145,9 +146,8 @@ class Job:
         if not isinstance(self.name, str):
             raise InputError("Job.name", repr(self.name), "a text")
         if self.precision not in (None, *PRECISIONS):
-            hint = "float16 needs loss scaling, which Hocket does not have." if self.precision == "float16" else ""
             found, expected = repr(self.precision), f"one of {', '.join(PRECISIONS)}, or None for the model's own type"
-            raise InputError("Job.precision", found, expected, hint)
+            raise InputError("Job.precision", found, expected)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
@@ -197,6 +197,11 @@ class Job:
     def dtype(self) -> str:
         """Compute type, such as "float32"."""
         return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def scales_loss(self) -> bool:
+        """True if losses are multiplied by a loss scale: gradients in float16 would become zero without it."""
+        return self.precision == "float16"
 
     def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
         """Stack or collate samples into a batch.

@@ -1,4 +1,4 @@
-"""Mixed precision: a copy of the job that computes in bfloat16.
+"""Mixed precision: a copy of the job that computes in bfloat16 or float16.
 
 Rules of this file: the job's own model does not change, and keeps the master weights for the optimizer. The compute
 copy is another model with equal parameter names:
@@ -11,6 +11,7 @@ copy is another model with equal parameter names:
 - The output of the model is cast back before the loss, so losses and their gradients start in the model's own type. A
   model that computes its own loss chooses the type itself.
 - Gradients are computed in the short type, and accumulated over microbatches and replicas in the master type.
+- float16 needs larger losses: runtime/update/loss/scaler.py.
 
 The rule equals FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
 output_dtype=torch.float32)`, except for buffers, which FSDP2 does not cast, and for the gradients of several

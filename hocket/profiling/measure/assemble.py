@@ -178,6 +178,7 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
         batch_size=job.batch_size,
         clip_grad_norm=job.clip_grad_norm,
         loss_weighted=callable(job.loss_weight),
+        loss_scaled=job.scales_loss,
         loss_parts=measured.loss_parts,
         notes=(*captured.notes, *measured.notes),
     )

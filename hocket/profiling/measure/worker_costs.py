@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +115,8 @@ class WorkerCosts:
         self._gradients: list[Tensor | None] = [None] * len(self._leaves)
         self._loaded = 0
         self._indices: list[int] = []
-        self._clip = captured.job.clip_grad_norm
+        # With a loss scale, the norm is computed and the gradients are divided in any case.
+        self._clip = captured.job.clip_grad_norm or (inf if captured.loss_scaled else None)
 
     def once(self, clock: Clock, way: StepMode = StepMode.IN_PLACE) -> WorkerSeconds:
         """Run one microbatch and one step.

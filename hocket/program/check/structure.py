@@ -178,14 +178,22 @@ def _rounds(program: Program) -> Iterator[Problem]:
 
 
 def _clips(program: Program) -> Iterator[Problem]:
-    clips, weighted = ({getattr(stage, name) for stage in program.stages} for name in ("clips", "weighted"))
+    clips, weighted, scaled = (
+        {getattr(stage, name) for stage in program.stages} for name in ("clips", "weighted", "scaled")
+    )
     if clips == {True, False}:
         yield _wrong("some stages clip and others do not; expected all or none: the norm is over all gradients.")
     if weighted == {True, False}:
         yield _wrong(
             "some stages are weighted and others are not; expected all or none: an update has one sum of weights."
         )
-    for word, asked, possible in (("clip", clips, waves(program.rule)), ("are weighted", weighted, False)):
+    if scaled == {True, False}:
+        yield _wrong("some stages are scaled and others are not; expected all or none: a device has one loss scale.")
+    for word, asked, possible in (
+        ("clip", clips, waves(program.rule)),
+        ("are weighted", weighted, False),
+        ("are scaled", scaled, False),
+    ):
         if True in asked and not (program.rule.at_one_moment or possible):
             yield _wrong(
                 f"stages {word} under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays "
@@ -232,6 +240,7 @@ def _evaluates(program: Program) -> Iterator[Problem]:
             "recomputation": stage.recompute,
             "clipping": stage.clips,
             "loss weights": stage.weighted,
+            "a loss scale": stage.scaled,
             "sharded steps": stage.sharded and not stage.gathers,
         }
         for name, there in training.items():

@@ -1,7 +1,7 @@
 """Stage boundaries, batch tensors, ties and buckets of a graph cut into stages.
 
 A graph is a ModelProfile, a captured model, or any object with `layers` (each with `parameters`), `tensors` (each with
-`source`, `targets`, `gradient`), `clip_grad_norm` and `loss_weighted`.
+`source`, `targets`, `gradient`), `clip_grad_norm`, `loss_weighted` and `loss_scaled`.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,9 @@ class LayerGraph(Protocol):
 
     @property
     def loss_weighted(self) -> bool: ...
+
+    @property
+    def loss_scaled(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,7 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
                 columns=1 + len(cut.beside) // len(cut.devices),
                 clips=graph.clip_grad_norm is not None,
                 weighted=graph.loss_weighted,
+                scaled=graph.loss_scaled,
                 shard=cut.shard if cut.replicated else "none",
                 merged=cut.merged,
                 wave=cut.wave,

@@ -167,9 +167,8 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    flags = ("batch", "recompute", "clips", "weighted", "overlaps")
-    figures = ("buckets", "columns", "shard", "merged", "threads", "wave")
-    known = (*lists, *flags, "tied", *figures, "update", "delay")
+    flags = ("batch", "recompute", "clips", "weighted", "scaled", "overlaps")
+    known = (*lists, *flags, "tied", "buckets", "columns", "shard", "merged", "threads", "wave", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
@@ -202,6 +201,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         columns=_number(reader, seen.get("columns", "1"), least=1),
         clips="clips" in seen,
         weighted="weighted" in seen,
+        scaled="scaled" in seen,
         shard=seen.get("shard", "none"),
         merged=_number(reader, seen.get("merged", "1"), least=1),
         threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),

@@ -122,6 +122,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append("clips")
     if stage.weighted:
         fields.append("weighted")
+    if stage.scaled:
+        fields.append("scaled")
     if stage.shard != "none":
         fields.append(f"shard {stage.shard}")
     if stage.merged != 1:

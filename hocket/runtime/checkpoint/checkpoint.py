@@ -43,6 +43,7 @@ from hocket.profiling.data.iterable import StreamState
 from hocket.profiling.measure.quiet_warnings import unwarned
 from hocket.runtime.checkpoint.dcp_storage import StoredFile, TensorReader, TensorWriter
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.update.loss.scaler import LossScale
 from hocket.util.documents import parse_json
 from hocket.util.files import fsync_folder, read_bytes
 from hocket.util.schema import as_data, read_as
@@ -76,6 +77,7 @@ class Position:
         shuffle: False if each epoch had the order of the data; otherwise None.
         data_state: state of iterable data after these samples; None without one.
         eval_loss: loss of the evaluation at this step, in a run that keeps its best checkpoint; None otherwise.
+        loss_scale: state of the loss scaler of a job in float16; None otherwise.
     """
 
     step: int
@@ -93,6 +95,7 @@ class Position:
     shuffle: bool | None = None
     data_state: StreamState | None = None
     eval_loss: float | None = None
+    loss_scale: LossScale | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

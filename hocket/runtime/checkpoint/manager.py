@@ -116,6 +116,8 @@ class CheckpointManager:
             "optimizer's group state of": without_group_state(self._job, state),
         }
         engine.load(state)
+        if engine.device.scaler is not None and found.position.loss_scale is not None:
+            engine.device.scaler.state = found.position.loss_scale
         if isinstance(self._job.data, IterableSamples):
             self._job.data.restore(found.position.samples, found.position.data_state)
         stored = found.load(lambda name: name.partition(".")[2] in unheld and name.startswith("model."))
@@ -171,6 +173,7 @@ class CheckpointManager:
             shuffle=None if self._job.shuffle is not False else False,
             data_state=self._data_state(step * layout.batch_size),
             eval_loss=eval_loss,
+            loss_scale=None if engine.device.scaler is None else engine.device.scaler.state,
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
         bad = self._board.share(not_finite_in(state, self._job))

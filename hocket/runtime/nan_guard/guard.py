@@ -128,6 +128,18 @@ class Guard:
         self._stop(Finding(step, text))
         return False
 
+    def overflowed(self, microbatch: int, scale: float, smaller: float) -> None:
+        """Tell that an update is left out, because its gradients overflow in float16.
+
+        Arguments:
+            microbatch: first microbatch of the update.
+            scale: loss scale of the update.
+            smaller: loss scale of the next one.
+        """
+        step = self._step(microbatch)
+        text = f"step {step + 1} is skipped: its gradients overflow float16; loss scale {scale:,.0f} -> {smaller:,.0f}"
+        self._say(step, text, "overflow")
+
     def _let(self, microbatch: int, good: bool) -> bool:
         """True if an update is applied under the policy `skip`.
 

@@ -13,7 +13,7 @@ engine's store of present values has an object for each value, by kind of value:
 A copy of a value on the host is a HostCopy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from hocket.errors import ProgramError
+from hocket.profiling.job.job import Job
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, ValueKind
 from hocket.program.order import heir_of
 from hocket.program.passes.swapping.insert import sizes_of
@@ -37,8 +38,9 @@ from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.runtime.swapping.states import HostCopy
 from hocket.runtime.swapping.swapper import Store, Swapper
 from hocket.runtime.update.clipping import Clipping
-from hocket.runtime.update.loss_scale import Scale
-from hocket.runtime.update.loss_weights import LossWeights
+from hocket.runtime.update.loss.factors import LossFactors
+from hocket.runtime.update.loss.scaler import LossScaler
+from hocket.runtime.update.loss.weights import LossWeights
 from hocket.runtime.update.optimizer_step import OptimizerSteps
 from hocket.runtime.update.sharding import check_sharing
 from hocket.util.compatibility import Feature
@@ -79,11 +81,10 @@ class Device:
         self.number, self.device, self.executable = number, torch.device(executable.device), executable
         self.program, self.layout, self.captured = program, layout, captured
         self.stream, self.guard = Stream(captured.job, layout.batches), guard or Guard()
-        self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted)
+        self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted, captured.loss_scaled)
+        self.scaler = LossScaler() if captured.loss_scaled else None
         parts = split(captured, layout, number)
-        for replicas, shard in {(len(part.shape.devices), part.shape.shard) for part in parts if part.shape.sharded}:
-            way = Feature.SHARD_FULL if shard == "full" else Feature.SHARD_OPTIMIZER
-            check_sharing(captured.job, replicas, way)
+        _check_shards(captured.job, parts)
         if memory is None and (program.swaps or layout.swap is not None):
             memory = MemoryManager(number, self.device, *layout.budgets(number))
         self.memory = memory
@@ -96,11 +97,12 @@ class Device:
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
-        scale = Scale(layout.batches, program.rule, captured.job.loss_weight)
+        factors = LossFactors(layout.batches, program.rule, captured.job.loss_weight, self.scaler)
         weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, layout.batches, program, parts)
-        self.microbatches = DeviceMicrobatches(self.stages, borders, scale, weights, self.swapping is not None, on_loss)
-        self.updates = OptimizerSteps(program, self.stages, scale, self.clipping, weights, self.guard)
+        swaps = self.swapping is not None
+        self.microbatches = DeviceMicrobatches(self.stages, borders, factors, weights, swaps, on_loss)
+        self.updates = OptimizerSteps(program, self.stages, factors, self.clipping, weights, self.guard)
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
             Kind.LOAD: self.microbatches.load,
             Kind.FORWARD: self.microbatches.forward,
@@ -138,6 +140,8 @@ class Device:
         self.stream = stream
         self.microbatches.weights.begin(stream)
         self.guard.begin(stream)
+        if self.scaler is not None:
+            self.scaler.begin()
         if self.microbatches.inspector is not None:
             self.microbatches.inspector.stream = stream
         self.model.meet()
@@ -258,3 +262,9 @@ class Device:
                 self.stages[value.stage].weights.dropped(value, last=not self.program.rule.trains)
             elif value.what in (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART, ValueKind.LENT):
                 self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is ValueKind.LENT)
+
+
+def _check_shards(job: Job, parts: Sequence[StagePart]) -> None:
+    """Refuse an optimizer that cannot be sharded over the replicas of a stage."""
+    for replicas, shard in {(len(part.shape.devices), part.shape.shard) for part in parts if part.shape.sharded}:
+        check_sharing(job, replicas, Feature.SHARD_FULL if shard == "full" else Feature.SHARD_OPTIMIZER)

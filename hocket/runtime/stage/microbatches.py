@@ -25,8 +25,8 @@ from hocket.runtime.stage.stash import Stash
 from hocket.runtime.swapping.cuda_streams import has_streams
 from hocket.runtime.swapping.swapper import Store
 from hocket.runtime.update.buckets import Bucket
-from hocket.runtime.update.loss_scale import Scale
-from hocket.runtime.update.loss_weights import LossWeights
+from hocket.runtime.update.loss.factors import LossFactors
+from hocket.runtime.update.loss.weights import LossWeights
 
 Publish = Callable[[Value, Any], None]
 OnLoss = Callable[[int, Tensor, int, float], None]
@@ -49,7 +49,7 @@ class DeviceMicrobatches:
         self,
         stages: Mapping[int, StageRunner],
         borders: Borders,
-        scale: Scale,
+        factors: LossFactors,
         weights: LossWeights,
         swaps: bool,
         on_loss: OnLoss | None,
@@ -59,7 +59,7 @@ class DeviceMicrobatches:
         Arguments:
             swaps: True if values may be swapped out to the host.
         """
-        self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
+        self._stages, self._borders, self._factors, self.weights = stages, borders, factors, weights
         self._swaps, self.on_loss = swaps, on_loss
         self.read: Callable[[int, int], Batch] = lambda microbatch, merged: self.stream.batch(microbatch, merged)
         self.on_load: OnLoad | None = None
@@ -177,8 +177,8 @@ class DeviceMicrobatches:
             meta = stash.loss.node._input_metadata[stash.loss.output_nr]
             weight = self.weights.of(microbatch, part.shape.merged)
             counts = weight > 0
-            scale = self._scale.loss(microbatch, part.shape.merged, weight)
-            gradients.append(torch.full((), scale, dtype=meta.dtype, device=runner.device))  # a kernel, not a copy
+            factor = self._factors.loss(microbatch, part.shape.merged, weight)
+            gradients.append(torch.full((), factor, dtype=meta.dtype, device=runner.device))  # a kernel, not a copy
         accumulators = {v.part: v for v in instruction.writes if v.what is ValueKind.ACCUMULATOR}
         ready = None
         if publish is not None:

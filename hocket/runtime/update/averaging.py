@@ -17,7 +17,7 @@ from hocket.runtime.update.buckets import Bucket, Buckets
 def averaged(own: Sequence[Bucket], lent: Sequence[Bucket]) -> list[Bucket]:
     """Add the gradients of two halves of a batch, each computed by one wave.
 
-    Each half is already weighted by its share of the batch's samples (loss_scale.py).
+    Each half is already weighted by its share of the batch's samples (loss/factors.py).
 
     Arguments:
         own: gradients of this wave's half; unchanged.

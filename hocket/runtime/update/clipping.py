@@ -43,10 +43,13 @@ class Clipping:
         most: maximum norm of the gradients; None without clipping, infinity to compute the norm only.
         stages: stages of the program.
         weighted: True if gradients are multiplied by loss weights, so that a step divides by the sum of the weights.
+        scaled: True if gradients are multiplied by a loss scale (loss/scaler.py), so that a step divides by it.
     """
 
-    def __init__(self, most: float | None, stages: tuple[StageShape, ...], weighted: bool = False) -> None:
-        self._most, self._stages, self._weighted = most, stages, weighted
+    def __init__(
+        self, most: float | None, stages: tuple[StageShape, ...], weighted: bool = False, scaled: bool = False
+    ) -> None:
+        self._most, self._stages, self._weighted, self._scaled = most, stages, weighted, scaled
         self._divided: frozenset[str] = frozenset()
         self._width = 1
         self._total: Callable[[Tensor], Tensor] | None = None
@@ -54,7 +57,7 @@ class Clipping:
     @property
     def sums_norm(self) -> bool:
         """True if the sums contain squares of gradients; False if only loss weights."""
-        return self._most is not None
+        return self._most is not None or self._scaled
 
     def join(self, divided: frozenset[str], width: int, total: Callable[[Tensor], Tensor]) -> None:
         """Count as one of `width` tensor-parallel ranks.
@@ -78,7 +81,7 @@ class Clipping:
             weight: sum of the weights of the losses computed here. All ranks of a group compute the same losses.
         """
         shares: dict[int, list[Tensor]] = {}
-        for stage, bucket, name, gradient in gradients if self._most is not None else ():
+        for stage, bucket, name, gradient in gradients if self.sums_norm else ():
             holders = 1 if scattered(self._stages, stage, bucket) else len(reduce_group(self._stages, stage, bucket))
             if name not in self._divided:
                 holders *= self._width
@@ -97,24 +100,34 @@ class Clipping:
             else 1.0
         )
 
-    def norm(self, squares: Squares) -> float:
-        """Return the norm of the mean gradients, before clipping; it waits for the device."""
+    def norm(self, squares: Squares, scale: float = 1.0) -> float:
+        """Return the norm of the mean gradients, before clipping; it waits for the device.
+
+        Arguments:
+            scale: loss scale of the gradients.
+        """
         (found,) = squares.flats
         if not self._weighted:
-            return float(found.sqrt())
+            return float(found.sqrt()) / scale
         total, weight = found.tolist()
-        return math.sqrt(total) / weight if weight > 0 else 0.0
+        return math.sqrt(total) / (weight * scale) if weight > 0 else 0.0
 
-    def factor(self, squares: Squares) -> Tensor | float:
-        """Compute the clipping factor from the sums over all devices.
+    def factor(self, squares: Squares, scale: float = 1.0) -> Tensor | float:
+        """Compute the factor of the gradients from the sums over all devices.
 
-        With loss weights, the factor also divides by the sum of the weights.
+        It clips, and divides by the loss scale and by the sum of loss weights if there are any.
+
+        Arguments:
+            scale: loss scale of the gradients.
         """
         (found,) = squares.flats
         most = self._most if self._most is not None and isfinite(self._most) else None
-        if not self._weighted:
-            return 1.0 if most is None else scale_of(found, most)
-        total, weight = found.unbind()
-        # If the sum of weights is zero, all gradients are zero.
-        share = torch.where(weight > 0, 1 / weight, torch.zeros_like(weight))
-        return share if most is None else share * scale_of(total * share.square(), most)
+        share: Tensor | float = 1 / scale
+        total = found
+        if self._weighted:
+            total, weight = found.unbind()
+            # If the sum of weights is zero, all gradients are zero.
+            share = torch.where(weight > 0, share / weight, torch.zeros_like(weight))
+        if most is None:
+            return share
+        return share * scale_of(total * share**2, most)

@@ -5,6 +5,7 @@ device share, and gradients that waves lend each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 
 from torch import Tensor
 
@@ -17,8 +18,9 @@ from hocket.runtime.swapping.swapper import Store
 from hocket.runtime.update.averaging import alone, averaged
 from hocket.runtime.update.buckets import Bucket
 from hocket.runtime.update.clipping import Clipping, Squares
-from hocket.runtime.update.loss_scale import Scale
-from hocket.runtime.update.loss_weights import LossWeights
+from hocket.runtime.update.loss.factors import LossFactors
+from hocket.runtime.update.loss.scaler import LossScaler
+from hocket.runtime.update.loss.weights import LossWeights
 
 _NORMS = (ValueKind.SQUARES, ValueKind.NORM)
 _SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.PART)
@@ -35,7 +37,7 @@ class OptimizerSteps:
         self,
         program: Program,
         stages: Mapping[int, StageRunner],
-        scale: Scale,
+        factors: LossFactors,
         clipping: Clipping,
         weights: LossWeights,
         guard: Guard,
@@ -46,8 +48,8 @@ class OptimizerSteps:
             weights: loss weights of the microbatches that are computed here, and the data of the segment.
             guard: decides which steps are skipped.
         """
-        self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
-        self._weights, self._guard = weights, guard
+        self._program, self._stages, self._factors, self._clipping = program, stages, factors, clipping
+        self._weights, self._guard, self._scaler = weights, guard, factors.scaler
         self.on_norm: Callable[[int, float], None] | None = None
         self._told = -1  # the newest training step with a reported norm
 
@@ -82,12 +84,15 @@ class OptimizerSteps:
         what = ValueKind.SHARD if weights.gathers else ValueKind.WEIGHTS
         old = next(value for value in instruction.reads if value.what is what)
         buckets = list(self._gradients(stage, instruction, store))
-        factor: float | Tensor = self._scale.gradient(stage, update)
+        factor: float | Tensor = self._factors.gradient(stage, update)
         squares: Squares | None = None
+        scale = 1.0 if self._scaler is None else self._scaler.of(self._first_microbatch(stage, update))
         for value in instruction.reads:
             if value.what in _NORMS:
                 squares = store[value]
-                factor = self._clipping.factor(squares)  # the program is synchronous, so the factor of `Scale` is one
+                factor = self._clipping.factor(
+                    squares, scale
+                )  # the program is synchronous, so the factor of `LossFactors` is one
         newest = weights.newest if weights.gathers else store[old]
         lends = [value for value in instruction.writes if value.what is ValueKind.LENT]
         used = buckets
@@ -99,7 +104,7 @@ class OptimizerSteps:
         training_step = self._training_step(stage, update)
         if self.on_norm is not None and squares is not None and training_step > self._told:
             self._told = training_step
-            self.on_norm(training_step, self._clipping.norm(squares))
+            self.on_norm(training_step, self._clipping.norm(squares, scale))
         slot = weights.step(newest, used, old in instruction.frees, factor, training_step, leave_out)
         if lends and not lent:
             for bucket in used:
@@ -111,24 +116,49 @@ class OptimizerSteps:
 
     def _training_step(self, stage: int, update: int) -> int:
         """Return the training step that contains an update's first microbatch."""
-        return self._weights.stream.step(self._program.rule.microbatches(stage, update)[0])
+        return self._weights.stream.step(self._first_microbatch(stage, update))
+
+    def _first_microbatch(self, stage: int, update: int) -> int:
+        """Return the first microbatch of an update."""
+        return self._program.rule.microbatches(stage, update).start
 
     def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
-        """Return True if the nan guard lets a step use these gradients.
+        """Return True if a step may use these gradients.
 
-        The guard looks for nan and infinity. With on_nan "skip", the buffers of the stage's modules (such as running
-        statistics) are copied after each update. A skipped update restores the copies.
+        The loss scaler, if any, leaves out updates with gradients that overflow. Otherwise the nan guard looks for nan
+        and infinity. With on_nan "skip", the buffers of the stage's modules (such as running statistics) are copied
+        after each update. An update that the guard skips restores the copies.
         """
-        runner = self._stages[stage]
-        lets = self._guard.lets(
-            self._program.rule.microbatches(stage, update).start,
+        runner, first = self._stages[stage], self._first_microbatch(stage, update)
+        total = squares.flats[0].reshape(-1)[0] if squares is not None and self._clipping.sums_norm else None
+        finite = True
+        if self._scaler is not None and total is not None:
+            finite = isfinite(float(total))
+            if self._overflows(self._scaler, first, finite):
+                if self._guard.policy == "skip":
+                    runner.keep_buffers()
+                return False
+        lets = finite & self._guard.lets(
+            first,
             [tensor for bucket in buckets for tensor in bucket.parts or bucket.gradients if tensor is not None],
             lambda: [named for bucket in buckets for named in runner.weights.buckets.named(bucket)],
-            squares.flats[0].reshape(-1)[0] if squares is not None and self._clipping.sums_norm else None,
+            total,
         )
         if self._guard.policy == "skip":
             runner.keep_buffers() if lets else runner.restore_buffers()
         return lets
+
+    def _overflows(self, scaler: LossScaler, first: int, finite: bool) -> bool:
+        """Return True if the loss scaler leaves an update out; tell the user once.
+
+        Arguments:
+            first: first microbatch of the update.
+        """
+        skipped = scaler.skipped
+        overflows = scaler.overflows(first, finite)
+        if scaler.skipped > skipped:
+            self._guard.overflowed(first, scaler.of(first), scaler.state.scale)
+        return overflows
 
     def _gradients(self, stage: int, instruction: Instruction, store: Store, once: bool = False) -> Iterator[Bucket]:
         """Yield the gradients of a stage that an instruction reads, by bucket.

@@ -207,6 +207,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
         Feature.TIED: any(stage.tied for stage in stages),
         Feature.CLIP: any(stage.clips for stage in stages),
         Feature.LOSS_WEIGHT: any(stage.weighted for stage in stages),
+        Feature.LOSS_SCALE: any(stage.scaled for stage in stages),
     }
     return frozenset(feature for feature, wanted in asked.items() if wanted)
 

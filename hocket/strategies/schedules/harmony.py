@@ -61,7 +61,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
         wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
         other = None if wide is None else f"stage {wide} is on several devices; pipeline mode needs one device a stage"
     late = (
-        "steps wait for a sum over all devices (clip_grad_norm, loss_weight), and just_in_time is true: "
+        "steps wait for a sum over all devices (clip_grad_norm, loss_weight, precision float16), and just_in_time is true: "
         "set just_in_time: false"
     )
     waits = any(stage.needs_norm for stage in stages)

@@ -79,6 +79,8 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
     versions: list[list[dict[str, Tensor]]] = [[{n: masters[n].detach().clone() for n in own}] for own in names]
     trained = Trained()
     job = captured.job
+    scaler = torch.amp.GradScaler("cpu", enabled=captured.loss_scaled)
+    scaler.scale(torch.zeros(()))  # creates the scale
 
     @cache
     def weight_of(microbatch: int) -> float:
@@ -105,13 +107,17 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         # anywhere (softmax in float32 with weights of float64). So scale at the same place as a plan. With loss
         # weights, their sum is not known at that place.
         least = 1.0 if callable(job.loss_weight) else max(totals)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(weight / least), allow_unused=True)
+        start_with = loss.new_tensor(weight / least * scaler.get_scale())
+        gradients = torch.autograd.grad(loss, list(leaves.values()), start_with, allow_unused=True)
         for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
             s = owner[n]
             if gradient is not None:
                 part = gradient * (least / totals[s]) if weight else torch.zeros_like(gradient)
                 grad = masters[n].grad
                 masters[n].grad = part if grad is None else grad + part
+        overflow = False
+        if captured.loss_scaled and (m + 1) % rule.batch[0] == 0:
+            overflow = _unscaled(scaler, [optimizer.optimizer for optimizer in optimizers if optimizer is not None])
         clip = captured.job.clip_grad_norm
         if clip is not None and (m + 1) % rule.batch[0] == 0:  # the rule is synchronous, so all stages update now
             torch.nn.utils.clip_grad_norm_(masters.values(), clip)
@@ -119,11 +125,25 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
             if (m + 1) % rule.batch[s] == 0:
                 if optimizer is not None:
                     first = rule.microbatches(s, rule.update(s, m))[0]
-                    optimizer.step(stream.position(first) // plan.batch_size)
+                    if not overflow:
+                        optimizer.step(stream.position(first) // plan.batch_size)
                     optimizer.optimizer.zero_grad()
                 versions[s].append({n: masters[n].detach().clone() for n in names[s]})
     trained.weights = {n: masters[n].detach() for n in masters}
     return trained
+
+
+def _unscaled(scaler: torch.amp.GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Divide gradients by the loss scale, and choose the scale of the next update.
+
+    Returns:
+        True if a gradient is not finite.
+    """
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    scaler.update()
+    groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
+    return not all(p.grad.isfinite().all() for group in groups for p in group if p.grad is not None)
 
 
 def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:

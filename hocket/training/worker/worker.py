@@ -177,7 +177,8 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
             "collectives": collectives,
-            "skipped": guard.skipped,
+            "skipped": guard.skipped + (scaler.skipped if (scaler := engine.device.scaler) is not None else 0),
+            "loss_scale": scaler.state.scale if scaler is not None else None,
             "saving_s": checkpoints.waited_s if checkpoints is not None else 0.0,
         }
     )

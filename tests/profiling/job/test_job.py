@@ -64,7 +64,7 @@ def test_dictionaries_are_split_by_the_forward():
         ({"seed": -1}, "Job.seed"),
         ({"seed": None}, "Job.seed"),
         ({"name": 7}, "Job.name"),
-        ({"precision": "float16"}, "Job.precision"),
+        ({"precision": "float8"}, "Job.precision"),
         ({"clip_grad_norm": 0.0}, "Job.clip_grad_norm"),
         ({"clip_grad_norm": float("nan")}, "Job.clip_grad_norm"),
         ({"clip_grad_norm": True}, "Job.clip_grad_norm"),

@@ -15,6 +15,7 @@ from hocket import models
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
+from hocket.profiling.job.job import PRECISIONS
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import Program
 from tests.runtime.helpers.everything_out import everything_out
@@ -54,6 +55,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt odd untied": {"dropout": 0.1, "vocab": 257, "tied": False},
     "gpt bfloat16": {"dropout": 0.1},
     "gpt untied bfloat16": {"dropout": 0.1, "tied": False},
+    "gpt untied float16": {"dropout": 0.1, "tied": False},
     "lstm": {"dropout": 0.1},
     "lstm plain": {"dropout": 0.0},
     "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},
@@ -84,8 +86,8 @@ def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch
     )
     if model in CLIPPED:
         job = replace(job, clip_grad_norm=0.25)
-    if "bfloat16" in model:
-        job = replace(job, precision="bfloat16")
+    precision = next((word for word in model.split() if word in PRECISIONS), None)
+    job = replace(job, precision=precision)
     if "weighted" in model:
         job = replace(job, loss_weight=uneven_weight)
     if model == "inception plain":  # whose batch normalisation would see as many samples as run together

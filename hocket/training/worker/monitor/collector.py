@@ -11,7 +11,7 @@ It has no torch and no I/O. A report is a small dictionary from JSON. `event` is
     not_finite  step, text, kind, halt: from a worker with a loss or gradient that is nan or infinite
     saved       step, path, at_s: from worker 0, when a checkpoint is written
     done        steps, iteration_s, warm_steps, queued_share, saving_s, skipped, optimizer, dtype, device_type,
-                peak_memory_bytes, stopped, swaps, collectives: the last report of every worker
+                peak_memory_bytes, stopped, swaps, collectives, loss_scale: the last report of every worker
     error       see failures.py
 
 start: `callbacks` is True if the job has callbacks, `norms` if each step has a report `norm`, and `tokens` if loss weights
@@ -22,8 +22,9 @@ of a step at the peak rates of the devices, if these are known. `at_s` is always
 loss: `microbatch` is its number in the step, `sum` is its loss times its weight, and `lr` are the step's learning rates
 by parameter group.
 
-not_finite: `kind` is "warning", "skipped" (the update was skipped) or "halt". With "halt", `halt` is True: all workers
-finish the microbatches in flight, and then search the operation that computed the first nan or infinite number.
+not_finite: `kind` is "warning", "skipped" (the update was skipped), "overflow" (the same, in float16) or "halt". With
+"halt", `halt` is True: all workers finish the microbatches in flight, and then search the operation that computed the
+first nan or infinite number.
 
 done: `RunSummary` (listener.py) explains the keys. `skipped` is the number of skipped updates, `stopped` is True if the
 run ended early on request, and `swaps` are sums over this worker's copies between device and host memory (`LinkSums`).
@@ -249,5 +250,6 @@ class Collector:
             checkpoint=self.checkpoint,
             checkpoint_steps=self.checkpoint_steps,
             skipped=max((int(event.get("skipped", 0)) for event in self.done.values()), default=0),
+            loss_scale=next((float(e["loss_scale"]) for e in self.done.values() if e.get("loss_scale")), None),
             swaps={devices[rank]: LinkSums(**e["swaps"]) for rank, e in sorted(self.done.items()) if e.get("swaps")},
         )

@@ -33,7 +33,8 @@ class RunSummary:
         warm_steps: number of steps in the median of `iteration_s`.
         queued_share: largest share of an iteration for which a worker waited for a CPU core, 0 to 1.
         saving_s: seconds that steps waited for checkpoints, on the worker that waited longest.
-        skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip").
+        skipped: updates that were skipped because gradients were nan or infinite (on_nan="skip", or float16).
+        loss_scale: loss scale at the end, of a job in float16; None otherwise.
         optimizer: name of the optimizer's class.
         dtype: compute dtype.
         device_types: device types of the workers, named as in profiles, each once.
@@ -57,6 +58,7 @@ class RunSummary:
     queued_share: float = 0.0
     saving_s: float = 0.0
     skipped: int = 0
+    loss_scale: float | None = None
     optimizer: str = ""
     dtype: str = ""
     device_types: tuple[str, ...] = ()
@@ -95,8 +97,7 @@ class RunSummary:
             for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
         }
         found = {name: getattr(self, name) for name in names} | by_device
-        if self.mfu is not None:
-            found["mfu"] = self.mfu
+        found |= {name: getattr(self, name) for name in ("loss_scale", "mfu") if getattr(self, name) is not None}
         if not self.evaluations:
             return found
         last, best = self.evaluations[-1], best_of(self.evaluations)

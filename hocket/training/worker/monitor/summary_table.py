@@ -33,6 +33,8 @@ def _rows(summary: RunSummary) -> list[tuple[str, str, str]]:
         rows.append(("best eval loss", f"{shown_loss(best.loss)}, after step {best.step:,}", ""))
     if summary.skipped:
         rows.append(("skipped updates", f"{summary.skipped:,} (not finite)", ""))
+    if summary.loss_scale is not None:
+        rows.append(("loss scale", f"{summary.loss_scale:,.0f}", ""))
     iteration_s, predicted_s = summary.iteration_s, summary.predicted_iteration_s
     predicted = show_seconds(predicted_s) if predicted_s else ""
     if iteration_s is None:  # all steps were in the pipeline's warm-up or cool-down

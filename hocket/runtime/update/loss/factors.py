@@ -1,4 +1,4 @@
-"""Scale: factors of a microbatch's loss and of a stage's summed gradients.
+"""Loss factors: factors of a microbatch's loss and of a stage's summed gradients.
 
 Update u of stage s must use the gradient of the mean loss over all samples of its microbatches,
 
@@ -25,21 +25,24 @@ from functools import cached_property
 from hocket.profiling.job.loss_weight import SUM, LossWeight
 from hocket.program.microbatches import Microbatches
 from hocket.program.rule import Rule
+from hocket.runtime.update.loss.scaler import LossScaler
 
 
 @dataclass(frozen=True)
-class Scale:
+class LossFactors:
     """Factors of losses and of summed gradients; see the module's docstring.
 
     Attributes:
         batches: division of each batch into microbatches.
         rule: update rule of the program.
         loss_weight: the job's loss weight.
+        scaler: loss scale of a job in float16; it is a factor of all losses.
     """
 
     batches: Microbatches
     rule: Rule
     loss_weight: LossWeight | None = None
+    scaler: LossScaler | None = None
 
     @cached_property
     def uniform(self) -> bool:
@@ -53,11 +56,17 @@ class Scale:
     def loss(self, microbatch: int, merged: int = 1, weight: float | None = None) -> float:
         """Compute the factor of a loss's gradient, with which the backward starts.
 
+        With a loss scale, it is the scale of the next update.
+
         Arguments:
             microbatch: the microbatch of the loss, or the first of merged microbatches.
             merged: number of microbatches of the loss.
             weight: weight of the loss, if the job defines loss weights by a function.
         """
+        share = self._share(microbatch, merged, weight)
+        return share if self.scaler is None else share * self.scaler.state.scale
+
+    def _share(self, microbatch: int, merged: int, weight: float | None) -> float:
         if callable(self.loss_weight):
             assert weight is not None
             return weight
