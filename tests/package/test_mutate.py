@@ -157,6 +157,7 @@ def test_a_campaign_tells_caught_from_escaped(
     assert (small / "hocket/room/shape.py").read_text() == SOURCE
 
 
+@pytest.mark.slow
 def test_tests_that_ran_the_line_go_first(
     small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

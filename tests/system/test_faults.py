@@ -39,6 +39,7 @@ def kill(rank: int) -> Callable[[], None]:
     ],
     ids=["starting", "training", "saving", "loading"],
 )
+@pytest.mark.thinned(most=2)
 def test_a_killed_worker_is_named(tmp_path: Path, rank: int, listener: Recorder, trouble: dict[str, str]) -> None:
     """kill -9 at any moment: the error names the worker, its signal and where it stood; nobody is left running."""
     job = write_job(tmp_path, **trouble)

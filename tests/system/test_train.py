@@ -60,6 +60,7 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_workers_that_are_no_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where systems do not fork what has loaded torch, each worker is a process of its own, and does the same."""
     job, chosen = write_job(tmp_path), plan("gpipe", (7, (0,)))
@@ -355,30 +356,23 @@ def main():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "seed", "guard", "error"),
     [
         ("job", "", 'if __name__ == "__main__": ', ""),
-        pytest.param("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', "", marks=pytest.mark.slow),
-        pytest.param(
-            "make_job()",
-            "torch.seed()",
-            'if __name__ == "__main__": ',
-            "a different job",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        ("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', ""),
+        ("make_job()", "torch.seed()", 'if __name__ == "__main__": ', "a different job"),
+        (
             "with_width(3)",
             "torch.manual_seed(0)",
             'if __name__ == "__main__": ',
             "a Job that other processes cannot create",
-            marks=pytest.mark.slow,
         ),
         ("job", "", "", 'script.py: found a call of hocket.train; expected a call under `if __name__ == "__main__":`'),
     ],
     ids=["at the top", "a function", "no seed", "changed by arguments", "no guard"],
 )
-@pytest.mark.thinned(most=1)
 def test_a_script_that_makes_its_job(tmp_path: Path, given: str, seed: str, guard: str, error: str) -> None:
     """Workers make the job again from the script, and train it as they would train a job file; what they cannot is one error."""
     path = write_job(tmp_path)

@@ -76,6 +76,7 @@ def test_solve_shows_what_would_change_it_where_there_is_room(
     )
 
 
+@pytest.mark.slow
 def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: Path) -> None:
     """Types without a price are named once in text, report and JSON.
 
@@ -91,6 +92,7 @@ def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: 
     assert told["notes"] == ["no price for k80: counted as 0"]
 
 
+@pytest.mark.slow
 def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Path) -> None:
     """A note says that a least-cost policy found no deadlines.
 
@@ -147,6 +149,7 @@ def test_entities_of_a_workload_count(run: Run, shared: Path) -> None:
     assert run("cluster", "replay", "j.log").code == 0
 
 
+@pytest.mark.slow
 def test_an_agnostic_run_is_named_so(run: Run, shared: Path) -> None:
     """Alone as among others."""
     assert run("cluster", "simulate", "jobs.json", "workers.yaml", "--agnostic", "--json").json["policy"] == (
@@ -201,6 +204,7 @@ def test_the_example_of_a_cluster_of_ones_own_runs_as_the_page_says(run: Run) ->
     assert min(by_policy, key=lambda name: by_policy[name]["cost_usd"]) == "min_cost"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -274,6 +278,7 @@ def test_a_budget_goes_with_its_policy(run: Run, shared: Path) -> None:
     assert poor > rich
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize(
     "words",
@@ -299,6 +304,7 @@ def test_tables_fit_the_terminal(
         assert "SLOs missed" not in found.out  # no job has one
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
     """A terminal shows the number of finished jobs by policy.
 

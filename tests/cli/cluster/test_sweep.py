@@ -178,6 +178,7 @@ def test_an_agnostic_allocation_names_its_view(run: Run, shared: Path) -> None:
     assert whole["note"] == ""
 
 
+@pytest.mark.slow
 def test_space_sharing_may_be_of_one_policy(run: Run, shared: Path) -> None:
     """The other shares no workers."""
     name = "max_min_fairness"
@@ -191,6 +192,7 @@ def test_space_sharing_may_be_of_one_policy(run: Run, shared: Path) -> None:
     assert one["objective"] == ask(run, "solve snapshot.json --space-sharing --json").json["objective"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fifo:agnostic", "max_min_fairness"])
 def test_a_journal_of_a_published_policy_replays(run: Run, shared: Path, name: str) -> None:
     """A journal of a policy as published replays to the state at its end.

@@ -62,6 +62,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.thinned(most=4)
 def test_odd_values(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
 ) -> None:

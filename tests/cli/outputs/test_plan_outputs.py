@@ -25,6 +25,7 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("strategy", members())
+@pytest.mark.thinned(most=3)
 def test_plans(strategy: str, capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
     """Search, proof, prediction and pictures of the fastest plan of each strategy."""
     cluster = "tight.yaml" if strategy == "harmony" else "cluster.yaml"

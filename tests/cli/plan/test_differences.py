@@ -66,6 +66,7 @@ def measured(run: Run, more: str = "") -> str:
     return plain(found.out)
 
 
+@pytest.mark.slow
 @pytest.mark.workers
 def test_a_mean_over_tokens_from_profile_to_run(run: Run, folder: Path) -> None:
     """All commands report the differences from one process.

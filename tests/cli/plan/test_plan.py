@@ -150,6 +150,7 @@ def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) 
     )
 
 
+@pytest.mark.slow
 def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All candidates are synchronous unless --stale is given.
 
@@ -305,6 +306,7 @@ def test_compare_takes_the_prediction_first(folder: Path, capsys: pytest.Capture
 # --- what is not what is asked for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

@@ -79,6 +79,7 @@ def test_schedules_there_and_back(folder: Path, words: str, capsys: pytest.Captu
     assert answers[0]["same_plan"] >= 0
 
 
+@pytest.mark.slow
 def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Told in a line where nobody asked, by as much as the search with them finds."""
     asked = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16")
@@ -142,6 +143,7 @@ def test_strategies_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixtu
     assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
 
 
+@pytest.mark.slow
 def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The name will do; a name that is none is told with the nearest."""
     found = document(capsys, "plan", "gpt2-xl", "cluster.yaml", "-B", "16", "--recompute", "full")
@@ -186,6 +188,7 @@ def test_nothing_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(folder.glob("plan*"))
 
 
+@pytest.mark.slow
 def test_it_is_the_same_each_time(folder: Path) -> None:
     """To the byte."""
     for name in ("a.yaml", "b.yaml"):

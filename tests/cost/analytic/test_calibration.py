@@ -63,6 +63,7 @@ def test_what_one_model_teaches_holds_for_another(one, other) -> None:  # type: 
     assert [x.stash_bytes for x in believed.layers] == [x.stash_bytes for x in before.layers]
 
 
+@pytest.mark.slow
 def test_kinds_that_were_not_seen_have_the_factor_of_all(one) -> None:  # type: ignore[no-untyped-def]
     """Kinds that did not occur have the factor of all kinds.
 

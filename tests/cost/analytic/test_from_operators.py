@@ -76,6 +76,7 @@ def in_blocks(profile: ModelProfile, name: str, k: int) -> float:
     return sum(float(getattr(x, name)[k]) for x in profile.layers if x.name.startswith("block"))
 
 
+@pytest.mark.slow
 def test_a_gpt_is_what_its_sizes_say(sketched) -> None:  # type: ignore[no-untyped-def]
     """The profile of a GPT agrees with the analytic model.
 

@@ -36,6 +36,7 @@ def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
     return Cluster("server", (Level("server", 8, bandwidth_bytes_per_s, 3e-6, shared=False),), kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "model"), list(zip(KINDS, cycle(SMALL), strict=False)))
 @pytest.mark.thinned(most=3)
 def test_small_models_in_one_server(kind: str, model: str) -> None:
@@ -54,6 +55,7 @@ def test_small_models_in_one_server(kind: str, model: str) -> None:
         assert verdict.text.startswith(start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [8, 128])
 @pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 20e9, 250e9])
 @pytest.mark.thinned(most=1)
@@ -189,6 +191,7 @@ def test_replicas_that_share_the_step() -> None:
     assert whole.best.iteration_s > together.best.iteration_s * 1.3
 
 
+@pytest.mark.slow
 def test_replicas_that_divide_everything() -> None:
     """Full sharding wins if whole weights leave room for a single sample only.
 

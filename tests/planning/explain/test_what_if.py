@@ -69,6 +69,7 @@ def test_sizes_planned_anew(sized: SizedSearch, question: Scenario) -> None:
         assert quick.anew >= answer.anew - 1e-9
 
 
+@pytest.mark.slow
 def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
     """More memory helps if it is short, and not otherwise."""
     answer = ask_sizes(sized, Scenario("much more", Change(memory=4.0)))
@@ -163,6 +164,7 @@ def test_a_plan_that_swaps() -> None:
     assert gain > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)
 @pytest.mark.thinned(most=2)
 def test_profiles_planned_anew(question: Scenario) -> None:

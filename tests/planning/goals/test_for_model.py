@@ -83,6 +83,7 @@ def test_widths_that_fit_some_parts() -> None:
         plan_sizes(GPT, PRICED, PlanRequest(16, tensors=(16,)), Goal("cost"))
 
 
+@pytest.mark.slow
 def test_in_python(tmp_path: Path) -> None:
     """Analytic models and profiles, with goals and without."""
     found = hocket.plan(GPT, PRICED, 16)

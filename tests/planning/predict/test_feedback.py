@@ -38,6 +38,7 @@ def again(plan: Plan, profile: ModelProfile) -> Plan:
     return replace(plan, profile_digest=profile.digest, predicted=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["flush", "data_parallel", "two_bw", "model_parallel"])
 @pytest.mark.parametrize("times", [0.8, 1.0, 1.3, 4.0])
 def test_what_ran_is_predicted_as_it_was_measured(strategy: str, times: float) -> None:

@@ -42,6 +42,7 @@ def figures(space: SearchSpace, name: str, choice: Candidate, bounds: Bounds) ->
 
 
 @pytest.mark.parametrize("name", members())
+@pytest.mark.thinned(most=4)
 def test_predictions(name: str, update_golden: bool) -> None:
     """Seconds, bubble, critical path and memory, for batches of whole and of uneven microbatches."""
     lines = []

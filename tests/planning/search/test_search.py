@@ -62,6 +62,7 @@ def every(space: SearchSpace, names: Iterable[str]) -> list[tuple[float, str, Ca
     return found
 
 
+@pytest.mark.slow
 @examples(10)
 @given(
     profile=profiles(most=5),
@@ -129,6 +130,7 @@ def test_faster_links_never_give_a_worse_plan(
     assert fastest(fast).iteration_s <= max(same, fastest(slow).iteration_s) * (1 + TIE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [8, 7])
 def test_the_same_answer_to_the_byte(batch_size: int) -> None:
     """Two searches, also with another order of strategies, write the same plans."""
@@ -219,6 +221,7 @@ def test_recomputation_only_where_memory_is_short() -> None:
     assert any(refusal.missing_bytes > 0 for refusal in tight.refused)
 
 
+@pytest.mark.slow
 @examples(10)
 @given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
 def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:

@@ -97,6 +97,7 @@ def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
         _ = search(MODEL, small, PlanRequest(8)).best
 
 
+@pytest.mark.slow
 def test_one_device_alone_is_named_where_others_are_unlike() -> None:
     """The amplification limit names the type of the single device.
 

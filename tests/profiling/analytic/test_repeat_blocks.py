@@ -22,6 +22,7 @@ def facts(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.source, tensor.targets, tensor.kept_by, tensor.size_bytes, tensor.gradient, tensor.gradient_until)
 
 
+@pytest.mark.slow
 def test_a_deeper_gpt_is_a_deeper_gpt() -> None:
     """Three blocks scaled to five, and to three, equal real models.
 

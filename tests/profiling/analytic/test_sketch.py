@@ -101,6 +101,7 @@ def test_a_model_on_meta_is_sketched_as_one_with_numbers():
         measure(replace(job, model=model), (2,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt", "vgg", "resnet"])
 @pytest.mark.thinned(most=2)
 def test_operations_are_those_that_torch_counts(name):
@@ -122,6 +123,7 @@ def test_operations_are_those_that_torch_counts(name):
     assert sum(layer.flops[0] for layer in found.profile.layers) == forward
 
 
+@pytest.mark.slow
 def test_on_a_gpu_adam_steps_all_weights_at_once():
     """With `foreach`, the step needs temporary memory for all weights at once.
 

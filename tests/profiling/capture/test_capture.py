@@ -132,6 +132,7 @@ def token_job(model, mask=False):
     return Job(model, None, data, sgd, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_hugging_face_parity(name, attention):

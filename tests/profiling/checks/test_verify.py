@@ -14,6 +14,7 @@ from hocket.profiling.checks.verify import verify
 from hocket.profiling.job.job import Job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(models.SMALL))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_zoo_is_captured_truly(name, dtype):

@@ -264,6 +264,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
+@pytest.mark.thinned(most=3)
 def test_figures(name: str, update_golden: bool) -> None:
     """What one part of the room finds of each draw."""
     torch.set_num_threads(1)

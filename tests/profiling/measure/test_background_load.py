@@ -53,6 +53,7 @@ def test_a_profile_with_a_busy_neighbour(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_companions_follow_and_end(tmp_path: Path) -> None:
     """A companion trains the requested size, and ends with the measurement."""
     with BackgroundLoad(job_file(tmp_path), 1, 1) as companions:

@@ -26,7 +26,7 @@ OPTIMIZERS = {
         ("lstm", "Adam", 4, 2, False),
     ],
 )
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 def test_the_peak_is_what_torch_tracks(
     name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
 ) -> None:

@@ -57,6 +57,7 @@ def test_counts_are_those_of_the_moment(strategy: str, width: int, predicted: Ca
     assert sum(n * share for n, share in found.shares.items()) == pytest.approx(found.mean)
 
 
+@pytest.mark.slow
 def test_swaps_in_the_lane_of_compute_are_none() -> None:
     """A device that waits for its host does not compute.
 

@@ -68,6 +68,7 @@ def test_ticks_of_time_have_the_unit_of_their_axis(value_s: float, scale_s: floa
     assert show_tick(value_s, scale_s) == shown
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn"))))
 def test_every_text_is_escaped(content: str) -> None:
     """A drawing with any name is well-formed and shows the name."""

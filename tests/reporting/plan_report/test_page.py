@@ -164,6 +164,7 @@ def test_64_devices_fit_into_three_megabytes(predicted: Callable[..., Any]) -> N
     assert len(page.encode()) < 3_000_000
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(predicted: Callable[..., Any]) -> None:
     """Twice in this process, and with other hash seeds in others."""
     plan, trace, summary = predicted()

@@ -52,6 +52,7 @@ def test_waves_stand_beside_one_of_them() -> None:
     assert launched_at_once(WAVES) == replace(STRAIGHT, predicted=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory_bytes", "waves"), [(0.67e9, 2), (0.7e9, 3)])
 def test_as_many_waves_are_shown_as_fit(memory_bytes: float, waves: int) -> None:
     """The panel shows the number of waves that fit in memory.

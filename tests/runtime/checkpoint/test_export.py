@@ -65,6 +65,7 @@ def by_own_way(run: Path, job: Path) -> nn.Module:
 
 
 @pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.thinned(most=2)
 def test_an_export_of_any_plan_is_the_trained_model(tmp_path: Path, way: str) -> None:
     """Every format gives the logits of the checkpoint, bit for bit, in a fresh model that is loaded strictly.
 
@@ -108,6 +109,7 @@ def test_an_export_of_any_plan_is_the_trained_model(tmp_path: Path, way: str) ->
     assert resumed.losses == [pytest.approx(loaded.loss_of(loaded.batch_of_step(2)).item(), rel=1e-6)]
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_is_saved_by_its_own_way(tmp_path: Path) -> None:
     """`from_pretrained` reads config and weights of a trained GPT-2, also shards of the other format beside the config."""
     transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")

@@ -212,6 +212,7 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
             assert_same_weights(weights, expected.weights, 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)
 @pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
 @pytest.mark.thinned(most=2)

@@ -93,6 +93,7 @@ def alone(job: Job, trained: Result, size: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("model", "case"), RUNS, ids=lambda one: str(one))
+@pytest.mark.thinned(most=6)
 def test_an_evaluation_is_that_of_one_process(model: str, case: Case) -> None:
     """Loss and metrics equal those of one process in evaluation mode, over all samples, the last partial batch included.
 

@@ -96,6 +96,7 @@ def ran(model: str, case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.thinned(most=1)
 def test_runs(name: str, update_golden: bool) -> None:
     """Runs of some kinds of plans, with sharded, gathered, swapped and recomputed values."""
     lines = [line for model, case in CASES[name] for line in ran(model, case)]

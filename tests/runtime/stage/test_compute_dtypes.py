@@ -67,6 +67,7 @@ def own_loss(output: Any, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits_of(output).flatten(0, 1), targets.flatten())
 
 
+@pytest.mark.slow
 def test_a_llama_of_float64_computes_in_float32() -> None:
     """A Llama of float64 computes partly in float32.
 

@@ -22,7 +22,8 @@ SLICED = {
 PLAIN = {"forward": {"all_reduces": 4 + 1, "gathers": 1}, "backward": {"all_reduces": 4 + 1}}
 
 
-@pytest.mark.parametrize("width", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [2, 4])
 def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
     """Unedited models over gloo equal one process in float64.
 

@@ -115,6 +115,7 @@ def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
     assert ModelProfile.from_json(along.to_json()) == along
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2", "2s"])
 def test_a_plan_of_groups_from_profiles_is_trained(
     gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path, name: str

@@ -75,6 +75,7 @@ def test_what_was_spent_is_not_there() -> None:
     assert "below the minimum cost of the jobs" in short.note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.thinned(most=1)

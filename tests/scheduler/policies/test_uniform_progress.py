@@ -295,6 +295,7 @@ def test_waiting_has_an_end_when_nothing_else_is_to_come() -> None:
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "prices"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LOGS.is_dir(), reason="the published logs of instances are not beside the repository")
 def test_on_published_logs_deadlines_are_met_below_the_price_on_demand() -> None:
     """On published logs, deadlines are met below the on-demand price.

@@ -391,6 +391,7 @@ def data(run: ClusterRun) -> str:
     return json.dumps([records, run.spans, run.ended_s, run.rounds, run.allocations, run.capacity_s, run.notes])
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_are_identical() -> None:
     """Runs with equal seeds are bitwise identical; another seed gives another run.
 
@@ -469,21 +470,21 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
     assert summary(run).utilization == pytest.approx(reference["utilization"], abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the published workloads are not beside the repository")
 @pytest.mark.parametrize(
     ("workload", "policy"),
     [
-        pytest.param("multi_r2.1_s1", "fifo", marks=pytest.mark.slow),
+        ("multi_r2.1_s1", "fifo"),
         ("single_r5_s1", "allox"),
-        pytest.param("single_r2_s0", "gandiva", marks=pytest.mark.slow),
+        ("single_r2_s0", "gandiva"),
         ("static_multi_n100_s0", "isolated"),
-        pytest.param("single_r4_s0", "finish_time_fairness_perf", marks=pytest.mark.slow),
+        ("single_r4_s0", "finish_time_fairness_perf"),
         ("single_r2_s0", "max_min_fairness_packed"),
         ("static_multi_n100_s0", "max_min_fairness_perf"),
-        pytest.param("static_multi_n100_s0", "finish_time_fairness_perf", marks=pytest.mark.slow),
+        ("static_multi_n100_s0", "finish_time_fairness_perf"),
     ],
 )
-@pytest.mark.thinned(most=2)
 def test_completion_times_are_those_that_were_measured(workload: str, policy: str) -> None:
     """Average JCT within 3 % of the public rules, for other settings.
 

@@ -103,6 +103,7 @@ def shared(found: Collocated) -> Iterable[str]:
 
 
 @pytest.mark.parametrize("name", members())
+@pytest.mark.thinned(most=4)
 def test_runs(name: str, update_golden: bool) -> None:
     """Times, traffic, memory, critical path, overlap, swaps, and a background job on the devices."""
     lines = []

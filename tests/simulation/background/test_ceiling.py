@@ -87,6 +87,7 @@ class Watched(BackgroundReplay):
 
 
 @pytest.mark.parametrize("name", members())
+@pytest.mark.thinned(most=4)
 def test_without_a_background_the_replay_is_the_run(name):
     """Without a background job the replay equals the run, for every strategy.
 

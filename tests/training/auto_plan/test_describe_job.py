@@ -93,6 +93,7 @@ def test_values_do_not_count(change: dict[str, Any]) -> None:
     assert describe_job(made(seed=1)) == describe_job(made())
 
 
+@pytest.mark.slow
 def test_a_description_is_the_same_in_every_process(tmp_path: Path) -> None:
     """It is plain data, and independent of the seed of hashes and of line numbers."""
     text = """

@@ -208,7 +208,8 @@ def test_callbacks_of_a_job_file(tmp_path: Path, torchrun: bool) -> None:
     assert (tmp_path / "calls").read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["local", "torchrun"])
+@pytest.mark.slow
+@pytest.mark.parametrize("torchrun", [False, True], ids=["local", "torchrun"])
 def test_a_failing_callback_of_a_job_file(tmp_path: Path, torchrun: bool) -> None:
     """The command ends with one error and a code other than 0, and what was saved can be resumed."""
     path = job_file(tmp_path, fails=3)

@@ -69,6 +69,7 @@ def test_a_fork_is_as_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     assert of_first == of_alone
 
 
+@pytest.mark.slow
 def test_how_a_process_ended_is_told(tmp_path: Path) -> None:
     """The end of a process is reported: its code, its signal, or a traceback.
 

@@ -60,6 +60,7 @@ def test_one_worker_has_no_one_to_differ_from() -> None:
     check_same_job(seeded(0), KVExchange(None, 0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.workers
 def test_replicas_of_unseeded_weights_are_refused(tmp_path: Path) -> None:
     """A run ends before its first step if its workers drew different weights.

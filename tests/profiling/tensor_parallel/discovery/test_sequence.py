@@ -80,6 +80,7 @@ def test_slices_of_a_transformer(name: str) -> None:
     assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_of_slices(name: str) -> None:
     """Each device draws its part of every mask.

@@ -84,6 +84,7 @@ def assert_as_one(model: nn.Module, split: TensorSplit, loss: Callable[[nn.Modul
             torch.testing.assert_close(gradient, own, rtol=0.0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_loss", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_vocabulary_of_a_transformer(name: str, own_loss: bool) -> None:
@@ -286,6 +287,7 @@ def test_parts_of_words_make_the_whole(words: int, width: int) -> None:
     assert torch.equal(whole_of(filled, cut), whole)
 
 
+@pytest.mark.slow
 def test_devices_that_run_side_by_side_draw_the_same() -> None:
     """Simulated devices draw the same numbers in any order of threads.
 

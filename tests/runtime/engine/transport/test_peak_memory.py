@@ -155,6 +155,7 @@ def peaks_of(folder: Path, numbers: Iterable[int], busy: str) -> dict[tuple[int,
     return {(int(number), rank): size for rank in range(2) for number, size in found[rank].items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=NAMES)
 @pytest.mark.thinned(of=lambda number, measured: (measured, RUNS[number][1].strategy, RUNS[number][0]), most=3)
 def test_peak_memory_is_predicted_and_never_under(
