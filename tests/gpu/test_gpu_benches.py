@@ -78,6 +78,7 @@ def test_packages_are_known_by_the_names_of_pyproject(monkeypatch: pytest.Monkey
     assert everything.missing_packages() == ["pydantic-core"]
 
 
+@pytest.mark.slow
 def test_without_a_card_it_says_so(repository: Path) -> None:
     """In one line, with what to do, and an exit status of its own."""
     import torch

@@ -60,6 +60,7 @@ def undeclared(folder: str, declared: set[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_import_is_declared(folder: str) -> None:
     """Dependencies and extras cover all imports; at the top of the package's files stand dependencies only."""

@@ -199,6 +199,7 @@ def test_tests_that_ran_the_line_go_first(
     assert {one["step"] for one in outcomes if one["line"] == 15} == {"fast: tests/room/test_shape.py"}
 
 
+@pytest.mark.slow
 def test_several_mutants_at_a_time(small: Path, tools: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     """Each in its own copy: the same outcomes in the same order."""
     command = f"{sys.executable} -c 'from tests.room.test_shape import test_area; test_area()'"

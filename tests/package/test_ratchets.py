@@ -145,6 +145,7 @@ COUNTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("places", "most"), COUNTS, ids=[places.__name__ for places, _ in COUNTS])
 def test_a_count_only_goes_down(places: Callable[[], list[str]], most: int) -> None:
     """No more than today; and the number is kept near what there is."""

@@ -97,6 +97,7 @@ HOSTS = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_nothing_names_a_machine_or_a_package_host() -> None:
     """No file of the repository holds a path of one particular machine or the address of a package host."""
     wrong = []

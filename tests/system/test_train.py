@@ -115,6 +115,7 @@ def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_two_waves_go_on_from_their_mean(tmp_path: Path) -> None:
     """With a checkpoint, of one model, the rule begins anew: a resume is the same to the bit as a run that only saves; and any other
     plan goes on from it."""
@@ -138,6 +139,7 @@ def test_two_waves_go_on_from_their_mean(tmp_path: Path) -> None:
     ],
     ids=["one-worker", "deeper", "replicas"],
 )
+@pytest.mark.thinned(most=1)
 def test_resume_under_another_plan(tmp_path: Path, other: Plan) -> None:
     """A checkpoint of two stages goes on with other depths, strategies and numbers of workers, as if nothing had changed."""
     job, folder = write_job(tmp_path), tmp_path / "saved"

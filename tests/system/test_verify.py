@@ -21,6 +21,7 @@ pytestmark = pytest.mark.workers
     [plan("flush"), plan("pipedream", (3, (0, 1)), (4, (2,))), plan("two_bw")],
     ids=["flush", "pipedream", "two_bw"],
 )
+@pytest.mark.thinned(most=1)
 def test_plans_keep_what_they_declare(tmp_path: Path, chosen: Plan) -> None:
     """Losses and weights of real workers are those of the plain loop under the declared rule, to the tolerance of float64."""
     found = verify(write_job(tmp_path), chosen, steps=4)
@@ -92,6 +93,7 @@ def test_tolerance_is_that_of_the_least_exact_type() -> None:
     assert tolerance_of({torch.float32, torch.bfloat16}) == pytest.approx(0.078125)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -107,6 +109,7 @@ def test_plans_clip_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
 
 
 @pytest.mark.parametrize("chosen", [plan("flush"), plan("pipedream"), plan("two_bw")], ids=lambda p: p.strategy)
+@pytest.mark.thinned(most=1)
 def test_plans_round_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
     """A job that computes in bfloat16: the tolerance is that type's, and without replicas nothing of it is needed."""
     found = verify(write_job(tmp_path, precision="bfloat16"), chosen, steps=3)

@@ -155,6 +155,13 @@ class Captured:
                 notes.append(f"microbatches of 1 left out: {error.found}")
         return found, notes
 
+    def step_flops(self, batch_size: int) -> float:
+        """Return the model's floating-point operations in a step of `batch_size` samples.
+
+        A backward has twice the operations of the forward: it computes gradients of inputs and of weights.
+        """
+        return 3 * sum(layer.flops for layer in self.layers) * batch_size / self.microbatch_size
+
     def inputs(self, batch: Mapping[str, torch.Tensor], device: torch.device | None = None) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch that layers read, by tensor name.
 

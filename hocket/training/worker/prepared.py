@@ -37,7 +37,6 @@ from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.worker.options import Options
 from hocket.training.worker.ranks import check_workers
 from hocket.training.worker.same_job import check_same_job
-from hocket.training.worker.utilization import step_flops
 from hocket.util.compatibility import Feature, check_together
 
 _TRIED = 8  # rows and columns of the weight on which an optimizer is tried
@@ -140,7 +139,7 @@ def prepare(
     group, member = divmod(number, plan.tensor)
     device = device_of(plan.cluster.type_of(number).name, number, options.device, rank_info.local_rank)
     captured, division = captured or capture(job, plan.microbatch_size), None
-    flops = step_flops(captured, plan.batch_size)
+    flops = captured.step_flops(plan.batch_size)
     if captured.parts:
         check_subtasks(job, plan.tensor)
     if len(plan.stages) > 1:

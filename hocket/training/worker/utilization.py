@@ -1,28 +1,15 @@
 """Model FLOPs utilization (MFU): the model's operations in a step, relative to the peak rates of the devices.
 
-The operations are those of a forward, and twice as many for a backward. Recomputation is not counted, so that a plan
-does not gain by computing twice. (The dissertation's rates, section 4.5, count it as a second forward.)
+The operations are those of `Captured.step_flops`. Recomputation is not counted, so that a plan does not gain by
+computing twice. (The dissertation's rates, section 4.5, count it as a second forward.)
 """
 
 import torch
 
 from hocket.hardware.catalog import device_type, names
 from hocket.hardware.cluster import Cluster
-from hocket.profiling.capture.captured import Captured
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.stage.device_type import known_type
-
-_PASSES = 3.0  # of a forward: the forward itself, and gradients of inputs and of weights
-
-
-def step_flops(captured: Captured, batch_size: int) -> float:
-    """Compute the model's floating-point operations in a step.
-
-    Arguments:
-        captured: the undivided model, captured for microbatches of any size.
-        batch_size: number of samples of a step.
-    """
-    return _PASSES * sum(layer.flops for layer in captured.layers) * batch_size / captured.microbatch_size
 
 
 def peak_flops_per_s(cluster: Cluster, number: int, device: torch.device, dtype: str) -> float | None:

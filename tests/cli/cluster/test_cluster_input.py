@@ -266,7 +266,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "simulate jobs.json workers.yaml --jobs 2 --report /dev/full", ["/dev/full: found No space left on device"]),
     ],
 )  # fmt: skip
-@pytest.mark.thinned(most=150)
+@pytest.mark.thinned(most=60)
 def test_bad_input_is_one_error(
     run: Run, shared: Path, change: Callable[[], None], words: str, told: list[str]
 ) -> None:

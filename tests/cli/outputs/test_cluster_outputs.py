@@ -207,6 +207,7 @@ def drawn(seed: int) -> list[tuple[str, ...]]:
     return commands + [("cluster", "simulate", *files, "-p", policy, *conditions, "--json") for policy in policies]
 
 
+@pytest.mark.slow
 def test_drawn_runs(capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
     """Workloads, policies and conditions that seeds draw."""
     Path("workers.yaml").write_text(WORKERS)

@@ -111,6 +111,7 @@ SEARCHES: dict[str, Sequence[Sequence[str]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.slow) if one == "goals" else one for one in SEARCHES]
 )
+@pytest.mark.thinned(most=2)
 def test_searches(name: str, capsys: pytest.CaptureFixture[str], update_golden: bool) -> None:
     """Plans for other goals than the fastest iteration, under limits, and of models that are known by their sizes."""
     pages = ("page.html",) if any("--report" in words for words in SEARCHES[name]) else ()

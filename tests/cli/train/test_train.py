@@ -105,6 +105,7 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
     ],
     ids=["wider", "shorter and another batch", "another batch", "another precision", "broken"],
 )
+@pytest.mark.thinned(most=2)
 def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
     """A changed job is refused before the first step.
 
@@ -177,6 +178,7 @@ def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:
     assert found.code == 0, found.err
 
 
+@pytest.mark.slow
 def test_a_process_without_torch(folder: Path) -> None:
     """Planning works if torch cannot be imported.
 

@@ -177,6 +177,7 @@ def test_profiles_planned_anew(question: Scenario) -> None:
     assert answer.gain == answer.anew
 
 
+@pytest.mark.slow
 def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
     """Refused layouts say how much memory or time they lack, or what is not divisible.
 

@@ -25,6 +25,7 @@ from tests.tiers import examples
 @pytest.mark.parametrize("name", members())
 @examples(40)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(2, 12), data=st.data())
+@pytest.mark.thinned(most=5)
 def test_a_column_gives_what_the_whole_gives(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:

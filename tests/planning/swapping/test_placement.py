@@ -66,6 +66,7 @@ def test_unlike_devices_swap_each_within_its_own_memory() -> None:
     assert best.iteration_s <= in_turn
 
 
+@pytest.mark.slow
 def test_only_who_has_a_host_swaps() -> None:
     """Devices of a server with unknown host memory are not used."""
     found = search(MODEL, replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW)), PlanRequest(8))

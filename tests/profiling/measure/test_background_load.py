@@ -69,6 +69,7 @@ def test_companions_follow_and_end(tmp_path: Path) -> None:
     assert not alive(process.pid)
 
 
+@pytest.mark.slow
 def test_a_companion_that_fails_is_a_note(tmp_path: Path) -> None:
     """A failing or slow companion gives a note."""
     fails = job_file(tmp_path, "if os.getppid() == int(os.environ['HOCKET_TEST_PARENT']): raise OSError('only one')")

@@ -126,6 +126,7 @@ def stages_edited(program: Program, draw: Random) -> tuple[str, Program]:
 
 
 @pytest.mark.parametrize("strategy", sorted({case.strategy for case in CASES}))
+@pytest.mark.thinned(most=5)
 def test_problems_of_edited_instructions(strategy: str, update_golden: bool) -> None:
     """The first problems with their places, and whether the simulator lowers the program."""
     lines = []

@@ -50,6 +50,7 @@ def accepted(number: int) -> tuple[Mutant, ...]:
     return tuple(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=lambda number: " ".join(map(str, RUNS[number])))
 @pytest.mark.thinned(most=3)
 def test_accepted_mutants_give_the_same_weights(number: int) -> None:

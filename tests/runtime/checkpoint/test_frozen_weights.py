@@ -45,6 +45,7 @@ def saved(folder: Path, step: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("chosen", [plan("flush"), plan("data_parallel", (7, (0, 1)))], ids=["stages", "replicas"])
+@pytest.mark.thinned(most=1)
 def test_a_layer_that_is_frozen_after_it_was_trained_keeps_its_weights(tmp_path: Path, chosen: Plan) -> None:
     """A resumed run uses the trained weights of a frozen layer, and saves them again.
 
@@ -66,6 +67,7 @@ def test_a_layer_that_is_frozen_after_it_was_trained_keeps_its_weights(tmp_path:
     assert not torch.equal(saved(folder, 6)["0.weight"], trained["0.weight"])
 
 
+@pytest.mark.slow
 def test_frozen_weights_come_from_the_checkpoint_and_not_from_another_seed(tmp_path: Path) -> None:
     """Frozen weights that the job draws with another seed are replaced by those of the checkpoint.
 

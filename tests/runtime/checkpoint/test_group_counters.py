@@ -46,6 +46,7 @@ def run(job: Path, chosen: Plan, **options: Any) -> Recorder:
     return listener
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [None, {"name": "cosine", "steps": 10, "warmup_steps": 3}], ids=["", "schedule"])
 def test_a_counter_of_a_group_goes_on_under_every_plan(tmp_path: Path, schedule: dict[str, Any] | None) -> None:
     """Losses after each resume are those of an uninterrupted run, also with other stages and shards.

@@ -140,7 +140,7 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 
 
 @pytest.mark.parametrize(("model", "optimizer", "case"), in_turn(GATHERED, ("gpt untied", "adam"), LSTM, INCEPTION))
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """Plans that gather weights only to compute equal one process."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)

@@ -85,6 +85,7 @@ def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
 
 
 @each(RUNS)
+@pytest.mark.thinned(most=4)
 def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
     """Losses equal those of one process.
 

@@ -150,6 +150,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Left out."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "place", "name", "without"),
     [

@@ -164,6 +164,7 @@ def first_come() -> tuple[Policy, SimulatorOptions]:
         ("allox", False, lambda: (policy_named("allox", rest="middle"), public())),
     ],
 )
+@pytest.mark.thinned(most=1)
 def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
     name: str, blind: bool, by_hand: Callable[[], tuple[Policy, SimulatorOptions]]
 ) -> None:

@@ -83,6 +83,7 @@ def test_in_rounds_a_deadline_is_met_a_round_early_where_that_can_be() -> None:
     assert not found.note
 
 
+@pytest.mark.slow
 def test_a_simulation_by_least_cost_with_deadlines_has_none_late() -> None:
     """A simulation with enough workers meets all deadlines.
 

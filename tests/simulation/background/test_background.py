@@ -82,7 +82,7 @@ def outcome(strategy, request):
 
 
 @pytest.mark.parametrize("launch_s", [0.05, 0.7])
-@pytest.mark.thinned(most=12)
+@pytest.mark.thinned(most=4)
 def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
     """After a gap, compute waits for at most one launch, and otherwise not at all.
 
@@ -213,6 +213,7 @@ def stepped(layers, launches, rules, step_s):
     return now, done_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_as_the_rules_in_small_steps_of_time(seed):
     """The replay follows the rules, for random layers, launches and ways to share."""

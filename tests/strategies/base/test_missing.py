@@ -24,6 +24,7 @@ def of(devices: int, layers: int, batch_size: int, sizes: tuple[int, ...], shard
 
 
 @pytest.mark.parametrize("name", members())
+@pytest.mark.thinned(most=4)
 def test_who_has_no_choice_says_what_is_missing(name: str) -> None:
     """A strategy without candidates says why, and a suggested batch has a candidate."""
     for shard, devices, layers, batch_size, sizes in product(

@@ -87,6 +87,7 @@ def test_a_short_table_is_made_longer(monkeypatch):
     assert any(short)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plain_work", "loaded"), [("1_000_000", "False"), ("0", "True")])
 def test_numba_is_loaded_only_where_there_is_enough_to_do(plain_work, loaded):
     """A small search runs without numba in a new process."""

@@ -33,6 +33,7 @@ PROFILE: ModelProfile = replace(
 FLUSH, REPLICAS = plan("flush"), plan("data_parallel", (7, (0, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.workers
 def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
     """Training in turns gives the same losses as separate runs.

@@ -71,6 +71,7 @@ def job_with(path: Path, callback: Any) -> Job:
 
 
 @pytest.mark.parametrize("name", PLANS)
+@pytest.mark.thinned(most=1)
 def test_a_callback_sees_the_printed_losses(tmp_path: Path, name: str) -> None:
     """Each step is one call, in order, with the loss of the summary to the bit; checkpoints come after their step."""
     path, seen, listener = write_job(tmp_path, clip_grad_norm=0.5), Recording(), Recorder()
@@ -103,6 +104,7 @@ def test_a_callback_sees_the_printed_losses(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
+@pytest.mark.thinned(most=1)
 def test_a_callback_that_raises_stops_the_run(tmp_path: Path, name: str) -> None:
     """One error names the callback, the method and the step; no worker is left, and the newest checkpoint is readable."""
     path, bad, good = write_job(tmp_path), Recording(("on_step", 3)), Recording()
@@ -136,6 +138,7 @@ def test_a_callback_that_raises_stops_the_run(tmp_path: Path, name: str) -> None
     assert len(resumed.losses) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_the_norm_of_a_callback_that_asks(tmp_path: Path, name: str) -> None:
     """Without clipping, a callback that asks gets the norm of one process, and changes no bit of the losses."""

@@ -71,6 +71,7 @@ def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_place_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One error with worker, place and reason, after it was said what is waited for."""
     port, told = free_port(), list[str]()

@@ -118,7 +118,7 @@ def half(optimizer: str, loud: float = 1.0, clip: float | None = None, weighted:
 
 @pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
 @pytest.mark.parametrize(("loud", "clip", "weighted"), [(1.0, None, False), (20.0, 0.25, False), (0.5, None, True)])
-@pytest.mark.thinned
+@pytest.mark.thinned(most=3)
 def test_losses_are_scaled_as_by_torch(case: Case, loud: float, clip: float | None, weighted: bool) -> None:
     """Losses, weights and skipped updates are those of a plain loop with `torch.amp.GradScaler`.
 

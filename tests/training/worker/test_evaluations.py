@@ -108,6 +108,7 @@ def in_one_process(job: Job, folder: Path) -> tuple[float, float]:
     ],
     ids=lambda chosen: chosen.strategy,
 )
+@pytest.mark.thinned(most=2)
 def test_evaluations_are_those_of_one_process(job: Path, chosen: Plan, tmp_path: Path) -> None:
     """After 4 steps and at the end there is an evaluation, and the last is that of the checkpoint in one process.
 

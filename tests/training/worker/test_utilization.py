@@ -14,7 +14,7 @@ from hocket.profiling.job.job import load_job
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.training.train import train
 from hocket.training.worker.monitor.summary_table import summary_table
-from hocket.training.worker.utilization import peak_flops_per_s, peak_step_s, step_flops
+from hocket.training.worker.utilization import peak_flops_per_s, peak_step_s
 from tests.system.tiny import Recorder, plan, write_job
 
 CPU = torch.device("cpu")
@@ -32,8 +32,8 @@ def cluster(kind: str, *types: DeviceType) -> Cluster:
 def test_operations_are_those_of_the_matrix_products(tmp_path: Path, size: int) -> None:
     """Whatever the size of a microbatch; the rest is a few operations for each element."""
     captured = capture(load_job(write_job(tmp_path)), size)
-    assert FLOPS <= step_flops(captured, 8) < 1.5 * FLOPS
-    assert step_flops(captured, 16) == 2 * step_flops(captured, 8)
+    assert FLOPS <= captured.step_flops(8) < 1.5 * FLOPS
+    assert captured.step_flops(16) == 2 * captured.step_flops(8)
 
 
 def test_peak_rates_of_a_processor_are_those_that_a_user_describes() -> None:
@@ -79,7 +79,7 @@ def test_one_unknown_rate_leaves_all_unknown(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_says_its_utilization(tmp_path: Path) -> None:
     """The summary's is that of the measured batch; a cluster without rates has none."""
     path, listener, known = write_job(tmp_path), Recorder(), plan("flush")
-    flops = step_flops(capture(load_job(path), 2), 8)
+    flops = capture(load_job(path), 2).step_flops(8)
     summary = train(path, replace(known, cluster=cluster("my-core", CORE)), steps=8, listener=listener, device="cpu")
     assert summary.iteration_s is not None
     assert summary.mfu == pytest.approx(flops / 8e6 / summary.iteration_s)

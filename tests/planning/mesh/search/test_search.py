@@ -17,6 +17,7 @@ from hocket.profiling.analytic.transformer import Transformer
 from tests.planning.mesh.test_layout import SERVERS, layout_space, source, untied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
 @pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
 @pytest.mark.thinned(most=1)

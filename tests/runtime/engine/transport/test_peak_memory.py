@@ -27,7 +27,7 @@ from tests.runtime.helpers.plans import Case, adam
 from tests.runtime.helpers.starting import finish, start
 from tests.tiers import asked
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.slow]
 
 WAVES = Case("tick_tock", (2,), 8, 2)
 CASES = (
