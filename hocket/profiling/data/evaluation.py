@@ -35,6 +35,7 @@ class Evaluation:
         keep_best: True to save a checkpoint after each evaluation with a lower loss than all before, and to never
             remove the best one.
         collate: function from a list of samples to a batch; by default that of the DataLoader, or that of the job.
+        ema: True to evaluate the exponential moving average of the weights (`Job.ema`) in place of the weights.
     """
 
     data: Any
@@ -44,6 +45,7 @@ class Evaluation:
     stop_after: int | None = None
     keep_best: bool = False
     collate: Collate | None = None
+    ema: bool = False
 
     def __post_init__(self) -> None:
         data, collate = dataset_and_collate(self.data)
@@ -64,8 +66,9 @@ class Evaluation:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InputError(f"Evaluation.{name}", repr(value), "a whole number >= 1, or None")
-        if not isinstance(self.keep_best, bool):
-            raise InputError("Evaluation.keep_best", repr(self.keep_best), "True or False")
+        for name in ("keep_best", "ema"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"Evaluation.{name}", repr(getattr(self, name)), "True or False")
         if not isinstance(self.metrics, Mapping):
             found, expected = type(self.metrics).__name__, "functions by name, such as {'accuracy': accuracy}"
             raise InputError("Evaluation.metrics", found, expected)
@@ -77,12 +80,17 @@ class Evaluation:
                 raise InputError(f"Evaluation.metrics[{name!r}]", found, "a function metric(output, *targets)")
 
 
-def check_evaluation(given: Any) -> None:
+def check_evaluation(given: Any, averages: bool) -> None:
     """Refuse a value of `Job.evaluate` that is neither an Evaluation nor None.
 
+    Arguments:
+        averages: True if the job averages its weights.
+
     Raises:
-        InputError: it is something else, such as a dataset.
+        InputError: it is something else, such as a dataset; or it evaluates an average that the job does not have.
     """
     if given is not None and not isinstance(given, Evaluation):
         step = "Write hocket.Evaluation(data, every=100)."
         raise InputError("Job.evaluate", type(given).__name__, "a hocket.Evaluation, or None", step)
+    if given is not None and given.ema and not averages:
+        raise InputError("Evaluation.ema", "True, in a job without `ema`", "a job such as Job(..., ema=0.999)")

@@ -151,10 +151,10 @@ class Job:
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         check_loss_weight(self.loss_weight)
-        check_evaluation(self.evaluate)
         if self.ema is not None and not (_positive(self.ema) and self.ema < 1):
             expected = "a decay between 0 and 1, such as 0.999, or None for no average"
             raise InputError("Job.ema", repr(self.ema), expected)
+        check_evaluation(self.evaluate, self.ema is not None)
         object.__setattr__(self, "callbacks", check_callbacks(self.callbacks, "Job.callbacks"))
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")

@@ -6,6 +6,7 @@ of the samples. A period needs one microbatch for each replica. If the data has 
 in the other microbatches, and their losses do not count.
 """
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -35,7 +36,7 @@ def evaluation_executable(trained: Executable, name: str, microbatch_size: int) 
 
     Raises:
         CaptureError: the model or a metric cannot be captured.
-        RefusedError: the plan swaps, or a stage would compute nothing in evaluation mode.
+        RefusedError: the plan swaps, or averages of weights are sharded that would have to be whole, or a stage would compute nothing in evaluation mode.
         ProgramError: the program is not legal.
     """
     job, layout = trained.captured.job, trained.layout
@@ -45,6 +46,9 @@ def evaluation_executable(trained: Executable, name: str, microbatch_size: int) 
     if layout.swap is not None:
         found = "a plan that swaps weights to the host"
         raise RefusedError("Job.evaluate", found, "a plan without swap", "Evaluate checkpoints instead.")
+    if evaluation.ema and any(shape.sharded and not shape.gathers for shape in layout.shapes):
+        found = "a plan with shard: optimizer, in which a device has a shard of the averages"
+        raise RefusedError("Evaluation.ema", found, "shard: none or full", "Plan with --shard none or --shard full.")
     samples = len(evaluation.data)
     batches = Microbatches.of(samples, min(evaluation.batch_size or microbatch_size, samples))
     sizes = sorted(set(batches.sizes), reverse=True)
@@ -98,7 +102,7 @@ class Evaluator:
             executable.layout.batches.count,
         )
         self._losses: list[tuple[int, Tensor, float]] = []
-        self._numbers = 1 + len(job.evaluation.metrics)
+        self._numbers, self._averages = 1 + len(job.evaluation.metrics), job.evaluation.ema
         with job.evaluating():
             self._engine = engine.sharing(executable, self._observer, self._note)
         # The training writes these buffers, each replica its own: running statistics.
@@ -128,7 +132,11 @@ class Evaluator:
         self._trained.device.model.meet()
         self._agree()
         self._losses.clear()
-        self._engine.run(-(-self._count // self._engine.program.stride))
+        with ExitStack() as stack:
+            if self._averages:
+                for runner in self._trained.device.stages.values():
+                    stack.enter_context(runner.weights.averages())
+            self._engine.run(-(-self._count // self._engine.program.stride))
         counted = [
             (tensor, weight) for number, tensor, weight in sorted(self._losses, key=lambda row: row[0]) if weight
         ]

@@ -1,13 +1,14 @@
 """Evaluation while a job trains, with real workers: its figures, their order, and the training beside it."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hocket.errors import InputError
+from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.runtime.checkpoint.checkpoint import newest
@@ -127,6 +128,59 @@ def test_evaluations_are_those_of_one_process(job: Path, chosen: Plan, tmp_path:
     lowest = min(heard.infos, key=lambda info: info.loss)
     assert (last.best_loss, last.best_step) == (lowest.loss, lowest.step)
     assert summary.line()["best_eval_step"] == lowest.step
+
+
+@pytest.mark.parametrize(
+    ("chosen", "precision"),
+    [
+        (plan("flush", (3, (0, 1)), (4, (2,))), None),
+        (replace(plan("fully_sharded", (3, (0, 1)), (4, (0, 1))), shard="full"), None),
+        (plan("interleaved", (2, (0,)), (2, (1,)), (2, (0,)), (1, (1,))), None),
+        (plan("data_parallel", (7, (0, 1))), "bfloat16"),
+    ],
+    ids=["flush", "fully_sharded", "interleaved", "bfloat16"],
+)
+@pytest.mark.thinned(most=2)
+def test_averages_are_evaluated(job: Path, chosen: Plan, precision: str | None, tmp_path: Path) -> None:
+    """The loss is that of a checkpoint's averages in one process; weights and averages are as without evaluations."""
+    more = f"from dataclasses import replace\njob = replace(NAME, ema=0.9, precision={precision!r}EVALUATE)\n"
+    other = tmp_path / "other.py"
+    own_job = JOB if precision is None else JOB.replace("float64", "float32").replace(".double()", ".float()")
+    other.write_text(own_job + more.replace("NAME", "plain").replace("EVALUATE", ""))
+    job.write_text(
+        own_job + more.replace("NAME", "job").replace("EVALUATE", ", evaluate=replace(job.evaluate, ema=True)")
+    )
+    states = []
+    for path, name in ((job, "one"), (other, "two")):
+        summary = trained(path, chosen, tmp_path / name)
+        checkpoint = newest(tmp_path / name, KVExchange(None, 0, 1), print)
+        assert checkpoint is not None
+        states.append(checkpoint.load(lambda name: name.startswith(("model.", "optimizer."))))
+        if name == "one":
+            found = summary.evaluations[-1].loss
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(states[1][n])) for n, value in states[0].items())
+    own = load_job(job)
+    model = {name.removeprefix("model."): tensor for name, tensor in states[0].items() if name.startswith("model.")}
+    own.model.load_state_dict(model)
+    assert own.evaluate is not None
+    assert own.loss is not None
+    x, y = (torch.stack(column) for column in zip(*own.evaluate.data, strict=True))
+    with torch.no_grad():
+        of_weights = float(own.loss(own.model.eval()(x), y))
+        averages = {name: states[0].get(f"optimizer.{name}._ema", tensor) for name, tensor in model.items()}
+        own.model.load_state_dict(averages)
+        of_averages = float(own.loss(own.model.eval()(x), y))
+    assert found == pytest.approx(of_averages, rel=1e-6 if precision is None else 2e-2)
+    assert abs(found - of_averages) < abs(found - of_weights) / 10
+
+
+def test_sharded_averages_are_refused(job: Path, tmp_path: Path) -> None:
+    """With `shard: optimizer` no device has whole averages."""
+    job.write_text(job.read_text().replace("accuracy})", "accuracy}, ema=True), ema=0.9"))
+    chosen = replace(plan("data_parallel", (7, (0, 1))), shard="optimizer")
+    with pytest.raises(RefusedError, match=r"Evaluation\.ema: .* shard: optimizer.*--shard full"):
+        trained(job, chosen, tmp_path / "saved")
 
 
 def test_losses_are_the_same_without_evaluations(job: Path, tmp_path: Path) -> None:
