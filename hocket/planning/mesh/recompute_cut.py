@@ -12,7 +12,7 @@ blocks).
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class RecomputeCut(LayoutSpace):
     ) -> tuple[ParallelLayout, float] | None:
         """The layout of `fitted` with its lower bound in seconds; None if nothing fits."""
         if mesh.units:
-            return None  # FSDP units hold one microbatch, so they only have equal recomputation in all blocks
+            return self._units_cut(mesh, float(np.max(excess_bytes)))
         ground, figures = self._ground(mesh), self.figures(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
         # Beside undelivered messages, a margin of `WAITING` messages covers bytes that are not modelled here.
@@ -78,10 +78,49 @@ class RecomputeCut(LayoutSpace):
         if found is None:
             return None
         ends, again, seconds = found
+        return self._marked(replace(mesh, ends=ends), again), seconds
+
+    def _marked(self, mesh: ParallelLayout, again: Sequence[int]) -> ParallelLayout:
+        """The layout with a recompute setting for each block.
+
+        Arguments:
+            again: number of the setting in `ways`, by block.
+        """
         words = [way.recompute for way in self.ways]
         layers = (words[0], *(words[k] for k in again), words[0])
-        same = len(set(again)) == 1
-        return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers), seconds
+        return replace(mesh, recompute=words[again[0]] if len(set(again)) == 1 else SOME, again=layers)
+
+    def _units_cut(self, mesh: ParallelLayout, excess_bytes: float) -> tuple[ParallelLayout, float] | None:
+        """Choose the recomputed blocks of FSDP units: all are on each device, with one microbatch at a time.
+
+        Two settings are combined. The first blocks have the setting with fewer saved activations, and are as many as
+        the memory requires. The memory is fullest when the last forward ends, with the last two units gathered, or in
+        the backward of the last block, with two blocks gathered and the gradients of two units. With several
+        microbatches, all gradients are there at both times.
+        """
+        of, room = self.figures(mesh.samples), float(self.room_bytes.min()) - excess_bytes
+        at_end = float(of.stash[0, 2] + of.weights[1:].sum())
+        behind = float(2 * of.weights[1] + of.border)
+        if mesh.microbatches > 1:
+            at_end, behind = at_end + float(self._gradients[-1]), behind + float(self._gradients[-1])
+        else:
+            behind += float(of.gradients[1:].sum())
+        rest = self._units_bytes(mesh) + float(of.stash[0, 0]) + max(at_end, behind)
+        each_s, pairs = of.block_s.max(axis=1), combinations(range(len(self.ways)), 2)
+        found: list[tuple[float, int, int, int]] = []
+        for quick, thrifty in (*((k, k) for k in range(len(self.ways))), *pairs):
+            working = float(max(of.working[quick, 1], of.working[0, 2]))
+            beyond = rest + of.blocks * float(of.stash[quick, 1]) + working - room
+            saved = float(of.stash[quick, 1] - of.stash[thrifty, 1])
+            few = 0 if beyond <= 0 else ceil(beyond / saved) if saved > 0 else of.blocks + 1
+            if few <= of.blocks:
+                seconds = float(few * each_s[thrifty] + (of.blocks - few) * each_s[quick])
+                found.append((seconds, few, quick, thrifty))
+        if not found:
+            return None
+        seconds, few, quick, thrifty = min(found)
+        again = [thrifty] * few + [quick] * (of.blocks - few)
+        return self._marked(mesh, again), mesh.microbatches * (seconds + float(of.ends_s.sum(axis=1).max()))
 
     def _recut(
         self, of: BlockFigures, ground: StagePlacement, turns: np.ndarray, room: np.ndarray, mesh: ParallelLayout

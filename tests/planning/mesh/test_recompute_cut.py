@@ -18,16 +18,20 @@ from hocket.planning.mesh.search.search import search_meshes
 from hocket.planning.mesh.search.simulated import SimulatedLayout, simulated
 from hocket.planning.search.request import PlanRequest
 from hocket.profiling.analytic.transformer import Transformer
-from tests.planning.mesh.test_layout import source
+from tests.planning.mesh.test_layout import source, untied
 
 GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
 BLOCKS = 6
 
 
-def recompute_cut(devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE) -> RecomputeCut:
-    """Recompute cut of the small GPT, on devices with this memory."""
+def recompute_cut(
+    devices: int, memory_bytes: float, words: tuple[str, ...] = RECOMPUTE, shard: str = "none"
+) -> RecomputeCut:
+    """Recompute cut of the small GPT, on devices with this memory; with untied weights if state is sharded."""
+    of = source if shard == "none" else untied
     cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb", memory_bytes=memory_bytes)
-    return RecomputeCut([LayoutSpace.of(source, cluster, LayoutFamily(1, word, (1, 2))) for word in words])
+    families = [LayoutFamily(1, word, (1, 2), shards=(shard,)) for word in words]
+    return RecomputeCut([LayoutSpace.of(of, cluster, family) for family in families])
 
 
 def pipeline(of: RecomputeCut, depth: int, chunks: int, batch: int) -> ParallelLayout:
@@ -177,3 +181,34 @@ def test_one_way_for_all_goes_first() -> None:
     of = recompute_cut(2, 80e9)
     every = search_meshes(of.ways, 16).found
     assert not every[0].mesh.again
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize(("words", "share"), [(("none", "full"), 0.4), (RECOMPUTE, 0.4), (RECOMPUTE, 0.75)])
+def test_units_recompute_as_few_blocks_as_fit(words: tuple[str, ...], share: float, microbatches: int) -> None:
+    """FSDP units that fit only with recomputation recompute some blocks, and hardly any other choice is faster.
+
+    A cut combines two settings. A mix of all three may save a part of one of the six blocks.
+    """
+    free, width = recompute_cut(4, 80e9, words, "full"), 4
+    every = free.ways[0].meshes(width * microbatches)
+    mesh = next(m for m in every if m.units and (m.width, m.samples) == (width, 1))
+    least, most = (
+        simulated(way, replace(mesh, recompute=way.recompute)).bytes for way in (free.ways[-1], free.ways[0])
+    )
+    room = least + share * (most - least)
+    counts = product(range(BLOCKS + 1), repeat=len(words) - 1)
+    all_cuts = (
+        replace(mesh, recompute=SOME, again=(words[0], *blocks, words[0]))
+        for few in counts
+        if sum(few) <= BLOCKS
+        for blocks in [sum(((words[k + 1],) * n for k, n in enumerate(few)), ())
+                       + (words[0],) * (BLOCKS - sum(few))]
+    )  # fmt: skip
+    best_s = min(one.iteration_s for one in (simulated(free, cut) for cut in all_cuts) if one.bytes <= room)
+    of = recompute_cut(width, room, words, "full")
+    found = search_one(of, mesh)
+    assert found.lacking_bytes <= 0
+    assert found.mesh.again.count(words[-1]) < BLOCKS
+    assert found.iteration_s <= (1.02 if len(words) == 2 else 1.05) * best_s
+    assert of.bound(found.mesh).seconds <= found.iteration_s * (1 + 1e-9)
