@@ -48,7 +48,7 @@ def mixes(recompute_cut: RecomputeCut, batch_size: int) -> Iterator[tuple[Parall
                     places = tuple(
                         own[run.kind][s * run.width : (s + 1) * run.width] for run in runs for s in range(run.stages)
                     )
-                    # No FSDP units: the recompute cut, which cuts all of these layouts, cannot cut units.
+                    # No FSDP units: all devices have the same units, so there are no stages to divide by speed.
                     for shard in recompute_cut.shards_of(max(widths), max(2, depth)):
                         mesh = _mesh(recompute_cut, places, samples, total, shard)
                         if mesh.strategy in recompute_cut.strategies:
