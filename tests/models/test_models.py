@@ -66,6 +66,15 @@ def test_jobs_are_the_same_each_time():
     assert not torch.equal(first.data[3][0], third.data[3][0])
 
 
+def test_each_pixel_has_its_own_noise():
+    """The noise of an image differs from channel to channel."""
+    data = models.small_job("vgg").data
+    image, label = data[0]
+    noise = image - data.patterns[label]
+    assert noise.shape == data.patterns.shape[1:]
+    assert not torch.allclose(noise[0], noise[1])
+
+
 def test_untied_and_other_options():
     """Options reach the model and the data."""
     tied = models.small_job("gpt")

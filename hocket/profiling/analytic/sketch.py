@@ -81,9 +81,7 @@ def _loaded(path: str | Path, mode: FakeTensorMode) -> Job:
 
 
 def _faked(job: Job, mode: FakeTensorMode) -> Job:
-    copied = dataclasses.replace(job, model=fake_copy(job.model, mode))
-    object.__setattr__(copied, "path", job.path)
-    return copied
+    return dataclasses.replace(job, model=fake_copy(job.model, mode))
 
 
 def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress | None, foreach: bool) -> Sketch:

@@ -12,6 +12,7 @@ from hocket.reporting.charts.palette import (
     class_of,
     contrast,
     family_of,
+    luminance,
     stylesheet,
 )
 
@@ -24,6 +25,7 @@ def test_contrast_is_that_of_wcag() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#123456", "#123456") == 1
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
+    assert luminance("#0a0a0a") == pytest.approx(10 / 255 / 12.92)
 
 
 @pytest.mark.parametrize("name", PAINTS)

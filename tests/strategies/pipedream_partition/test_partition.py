@@ -5,6 +5,7 @@ Ties, refusals and determinism are tested as well.
 
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hocket.strategies.pipedream_partition.graph import bits
 from hocket.strategies.pipedream_partition.level import PartitionOptions
 from hocket.strategies.pipedream_partition.memory import MemoryRule, in_flight, pipeline_bytes
 from hocket.strategies.pipedream_partition.partition import partition
+from hocket.strategies.pipedream_partition.topology import MAX_POSITIONS, groups
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -293,3 +295,18 @@ def test_the_same_bytes_every_time():
         for seed in ("1", "2", "3")
     }
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("widths", [(8, 60), (6, 100), (4, 9, 25), (7, 3, 41)])
+def test_positions_do_not_divide_a_level_unevenly(widths):
+    """A position of several devices has whole groups of a level, or lies within one, and equally many fit."""
+    cluster = Cluster("c", tuple(Level(f"l{k}", width, 1e9) for k, width in enumerate(widths)), "x")
+    sizes = groups(cluster, 1)
+    spans = [prod(widths[:k]) for k in range(1, len(widths) + 1)]
+    assert sizes[0] == 1
+    assert len(sizes) > 2
+    assert sizes == sorted(set(sizes))
+    for size in sizes:
+        assert all(size % span == 0 or span % size == 0 for span in spans)
+    assert cluster.devices % sizes[-1] == 0
+    assert sizes[-1] * MAX_POSITIONS >= cluster.devices
