@@ -49,9 +49,11 @@ def third_party(tree: ast.AST, lazily: bool = True, neighbours: frozenset[str] =
 def undeclared(folder: str, declared: set[str]) -> list[str]:
     """Files of a folder with imports that are not declared."""
     files = sorted((TOP / folder).rglob("*.py"))
-    # Scripts of bench/ and tools/ import their neighbours by bare names.
+    # Scripts of bench/, tools/ and examples/ import their neighbours by bare names.
     near = frozenset(
-        {path.stem for path in files} | {path.parent.name for path in files} if folder in ("bench", "tools") else ()
+        {path.stem for path in files} | {path.parent.name for path in files}
+        if folder in ("bench", "tools", "examples")
+        else ()
     )
     return [
         f"{path.relative_to(TOP)}: {', '.join(sorted(missing))}"
