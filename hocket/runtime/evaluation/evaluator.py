@@ -6,7 +6,8 @@ of the samples. A period needs one microbatch for each replica. If the data has 
 in the other microbatches, and their losses do not count.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -132,10 +133,8 @@ class Evaluator:
         self._trained.device.model.meet()
         self._agree()
         self._losses.clear()
-        with ExitStack() as stack:
-            if self._averages:
-                for runner in self._trained.device.stages.values():
-                    stack.enter_context(runner.weights.averages())
+        stages = self._trained.device.stages.values() if self._averages else ()
+        with averaged(pair for runner in stages for pair in runner.weights.averages()):
             self._engine.run(-(-self._count // self._engine.program.stride))
         counted = [
             (tensor, weight) for number, tensor, weight in sorted(self._losses, key=lambda row: row[0]) if weight
@@ -166,3 +165,34 @@ class Evaluator:
                 own.copy_(trained)
                 for other in others:
                     dist.send(own, other)
+
+
+@contextmanager
+def averaged(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Let weights have the values of their averages inside this context.
+
+    A weight of the same dtype changes places with its average, so no second copy of the weights is needed.
+
+    Arguments:
+        pairs: weights with their averages.
+    """
+    found = list(pairs)
+    kept = [weight.clone() if weight.dtype != average.dtype else None for weight, average in found]
+    _exchange(found)
+    try:
+        yield
+    finally:
+        _exchange(found)
+        for (weight, _), old in zip(found, kept, strict=True):
+            if old is not None:
+                weight.copy_(old)
+
+
+@torch.no_grad()
+def _exchange(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Let weights and averages of the same dtype change places; copy the other averages."""
+    for weight, average in pairs:
+        old = weight.clone() if weight.dtype == average.dtype else None
+        weight.copy_(average)
+        if old is not None:
+            average.copy_(old)

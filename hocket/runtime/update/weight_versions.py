@@ -13,7 +13,6 @@ An in-place update bypasses autograd's version counters. With weight stashing no
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -220,32 +219,10 @@ class StageWeights:
                 master.data = slot.own[name]
             self._pointed = slot
 
-    @contextmanager
-    def averages(self) -> Iterator[None]:
-        """Let the newest version be the moving averages of the weights (`Job.ema`) inside this context.
-
-        Weights that were never stepped stay. Without master weights, each weight changes places with its average, so no
-        second copy of the weights is needed.
-        """
+    def averages(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the newest weights with their moving averages (`Job.ema`); weights that were never stepped have none."""
         state = self.optimizer.state if self.optimizer is not None else {}
-        pairs = [(self._current.own[n], state[m][EMA]) for n, m in self._masters.items() if EMA in state.get(m, {})]
-        self._exchange(pairs)
-        try:
-            yield
-        finally:
-            if self._apart:
-                self._cast(self._current)
-            else:
-                self._exchange(pairs)
-
-    def _exchange(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Let weights and averages change places; with master weights, averages are only copied."""
-        with torch.no_grad():
-            for weight, average in pairs:
-                old = None if self._apart else weight.clone()
-                weight.copy_(average)
-                if old is not None:
-                    average.copy_(old)
+        return [(self._current.own[n], state[m][EMA]) for n, m in self._masters.items() if EMA in state.get(m, {})]
 
     # -- saving and loading, between segments
 

@@ -31,7 +31,7 @@ from hocket.runtime.progress.heartbeat import WorkerState
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.recording import Recording
 from hocket.runtime.progress.segments import segments
-from hocket.runtime.stage.device_type import known_type
+from hocket.runtime.stage.device_type import known_type, peak_flops_per_s, peak_step_s
 from hocket.runtime.swapping.host_link import host_link
 from hocket.runtime.swapping.memory_manager import MemoryManager
 from hocket.training.worker.evaluations import Evaluations
@@ -41,7 +41,6 @@ from hocket.training.worker.prepared import Prepared, RankInfo, fitting, prepare
 from hocket.training.worker.run_notes import notes_before, notes_of_division
 from hocket.training.worker.same_samples import Reads
 from hocket.training.worker.telemetry import Telemetry, with_rates
-from hocket.training.worker.utilization import peak_flops_per_s, peak_step_s
 from hocket.util.files import write_atomic
 from hocket.util.units import show_seconds
 

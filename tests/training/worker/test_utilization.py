@@ -12,9 +12,9 @@ from hocket.hardware.device_type import DeviceType
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.job import load_job
 from hocket.runtime.kv_exchange import KVExchange
+from hocket.runtime.stage.device_type import peak_flops_per_s, peak_step_s
 from hocket.training.train import train
 from hocket.training.worker.monitor.summary_table import summary_table
-from hocket.training.worker.utilization import peak_flops_per_s, peak_step_s
 from tests.system.tiny import Recorder, plan, write_job
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_peak_rates_of_cards(
     monkeypatch: pytest.MonkeyPatch, card: str, dtype: str, precision: str, rate: float | None
 ) -> None:
     """A card of the catalogue has its own rates, whatever the plan says; another one those of the cluster file."""
-    monkeypatch.setattr("hocket.training.worker.utilization.known_type", lambda device: card)
+    monkeypatch.setattr("hocket.runtime.stage.device_type.known_type", lambda device: card)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     assert peak_flops_per_s(cluster("my-core", CORE), 0, torch.device("cuda"), dtype) == rate
 
