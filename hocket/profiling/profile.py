@@ -101,8 +101,10 @@ class ModelProfile:
         batch_size: global batch size of the measured job; 0 if unknown.
         tensor: tensor-parallel size. All costs are costs of one rank of the group.
         sequence_parallel: True if the ranks work on slices of the sequence; layers then exchange slices.
-        clip_grad_norm: maximum gradient norm; None without clipping. The step times include the time to compute the
-            norm and to scale the gradients.
+        clip_grad_norm: maximum gradient norm over the model; None without clipping by it. The step times include the
+            time to compute the norm and to scale the gradients.
+        clip_stage_norm: maximum gradient norm over each stage (`Job.clip_grad_norm_over`); None without clipping by it.
+            Step times as for `clip_grad_norm`.
         loss_weighted: True if `Job.loss_weight` weights the losses of microbatches. Every step then waits for the sum
             of all weights.
         loss_scaled: True if losses are multiplied by a loss scale (`Job.precision` float16). Every step then waits for
@@ -137,6 +139,7 @@ class ModelProfile:
     batch_size: int = 0
     tensor: int = 1
     clip_grad_norm: float | None = None
+    clip_stage_norm: float | None = None
     loss_weighted: bool = False
     loss_scaled: bool = False
     loss_parts: str = ""
@@ -154,8 +157,9 @@ class ModelProfile:
             raise InputError("format", repr(self.format), repr(FORMAT), "Measure or import the profile again.")
         if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
             raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
-        if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
-            raise InputError("clip_grad_norm", str(self.clip_grad_norm), "> 0, or null without clipping")
+        for key, most in (("clip_grad_norm", self.clip_grad_norm), ("clip_stage_norm", self.clip_stage_norm)):
+            if most is not None and not most > 0:
+                raise InputError(key, str(most), "> 0, or null without clipping")
         if self.batch_size < 0:
             raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 if unknown")
         if not self.layers:
@@ -382,7 +386,7 @@ class ModelProfile:
                     del layer[key]
             if "gathered_bytes" not in layer:
                 del layer["gathers"]
-        for name in ("clip_grad_norm", "correction", "compiled"):
+        for name in ("clip_grad_norm", "clip_stage_norm", "correction", "compiled"):
             if data[name] is None:
                 del data[name]
         return json.dumps(data, indent=indent)

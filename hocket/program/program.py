@@ -57,6 +57,8 @@ class StageShape:
         columns: number of identical pipelines side by side (data parallelism), each with separate microbatches. The
             program is one of them; gradients are summed over all.
         clips: True if a step first reads the norm of the gradients of all stages. Equal for all stages.
+        clips_alone: True if a step clips the gradients of this stage by their own norm, and needs no other stage for
+            it. Equal for all stages.
         weighted: True if a step divides by the sum of the loss weights of its update, which is computed with the norm.
             Equal for all stages.
         scaled: True if losses are multiplied by a loss scale (float16). A step first reads the norm of the gradients of
@@ -79,6 +81,7 @@ class StageShape:
     recompute: bool = False
     columns: int = 1
     clips: bool = False
+    clips_alone: bool = False
     weighted: bool = False
     scaled: bool = False
     shard: str = "none"

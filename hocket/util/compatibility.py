@@ -32,6 +32,7 @@ class Feature(StrEnum):
     SEQUENCE_PARALLEL = "sequence_parallel"
     TIED = "weights tied across stages"
     CLIP = "clip_grad_norm"
+    CLIP_STAGES = "clip_grad_norm_over: stage"
     LOSS_WEIGHT = "loss_weight"
     LOSS_SCALE = "precision float16"
     PRECISION = "precision"
@@ -65,7 +66,21 @@ def _in_parts(who: str, instead: str) -> str:
 REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.CLIP, Feature.APART): (
         "the norm needs the gradients of all stages before any stage updates, but here stages update at different "
-        "times; use flush, gpipe, interleaved or data_parallel, or leave clip_grad_norm out of the job"
+        "times; use flush, gpipe, interleaved or data_parallel, or clip_grad_norm_over: stage, with which each stage "
+        "clips by its own norm, or leave clip_grad_norm out of the job"
+    ),
+    (Feature.CLIP_STAGES, Feature.SHARD_OPTIMIZER): (
+        "a replica steps with its shard of a stage's gradients, and does not know the norm of all of them; use shard: "
+        "none, or clip_grad_norm_over: model under a synchronous strategy"
+    ),
+    (Feature.CLIP_STAGES, Feature.SHARD_FULL): (
+        "a replica steps with its shard of a stage's gradients, and does not know the norm of all of them; use shard: "
+        "none, or clip_grad_norm_over: model under a synchronous strategy"
+    ),
+    (Feature.CLIP_STAGES, Feature.TIED): (
+        "stages that share a weight would multiply its gradient by different factors, and their copies of the weight "
+        "would differ; put the layers that share weights on one stage, or use clip_grad_norm_over: model "
+        "under a synchronous strategy"
     ),
     (Feature.LOSS_WEIGHT, Feature.ASYNCHRONOUS): (
         "an update is divided by the sum of the loss weights of all its microbatches, which is known only after their "

@@ -107,7 +107,8 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.SHARD_OPTIMIZER: {"shard": "optimizer", "widths": (2, 2)},
     Feature.SHARD_FULL: {"shard": "full", "widths": (2, 2)},
     Feature.TIED: {"tied": True},
-    Feature.CLIP: {"job": {"clip_grad_norm": 0.05}},
+    Feature.CLIP: {"job": {"clip_grad_norm": 0.05, "clip_grad_norm_over": "model"}},
+    Feature.CLIP_STAGES: {"job": {"clip_grad_norm": 0.05, "clip_grad_norm_over": "stage"}},
     Feature.LOSS_WEIGHT: {"job": {"loss_weight": uneven_weight}},
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
     Feature.LOSS_SCALE: {"job": {"precision": "float16"}},
@@ -134,6 +135,11 @@ def together(*features: Feature) -> Ask | None:
         for key, value in ASKS[feature].items():
             if key == "strategy" and {found.get(key, value), value} == {"two_bw", "pipedream"}:
                 value = "pipedream"  # both are asynchronous
+            if (
+                key == "job"
+                and len({value.get("clip_grad_norm_over"), found.get(key, {}).get("clip_grad_norm_over")} - {None}) > 1
+            ):
+                return None  # a job has one norm
             if key == "job" and value.get("precision") == "bfloat16":
                 value = value | found.get(key, {})  # float16 is a precision as well
             elif key in ("options", "job"):
@@ -295,7 +301,9 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     plain = chain(8, microbatch_sizes=(2,), device_type="cpu-core")
     layers = tuple(replace(layer, parameters=(f"w{k % 7 if ask.tied else k}",)) for k, layer in enumerate(plain.layers))
     ties = ((0, 7),) if ask.tied else ()
-    profile = replace(plain, layers=layers, ties=ties, clip_grad_norm=ask.job.get("clip_grad_norm"))
+    by_stage = ask.job.get("clip_grad_norm_over") == "stage"
+    norm = {"clip_stage_norm" if by_stage else "clip_grad_norm": ask.job.get("clip_grad_norm")}
+    profile = replace(plain, layers=layers, ties=ties, **norm)
     profile = replace(profile, loss_weighted="loss_weight" in ask.job, loss_scaled="precision" in ask.job)
     profile.save("profile.json")
     cluster = Cluster("four", (Level("server", 4, 1e12),), "cpu-core", host_memory_bytes=1e12)

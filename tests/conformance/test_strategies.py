@@ -50,6 +50,9 @@ SHAPES: dict[str, Stages] = {
     "unequal replicas, clipped": pipeline((2, 1), buckets=2, clips=True),
     "unequal replicas, weighted": tuple(replace(stage, weighted=True) for stage in pipeline((2, 1), buckets=2)),
     "waves without whole weights, weighted": tuple(replace(one, weighted=True) for one in waves(2, 2, shard="full")),
+    "unequal replicas, each stage clipped": tuple(
+        replace(one, clips_alone=True) for one in pipeline((2, 1), buckets=2)
+    ),
     "unequal replicas, scaled": tuple(replace(stage, scaled=True) for stage in pipeline((2, 1), buckets=2)),
     "ties, clipped": pipeline((1, 2, 1), tied=((0, 2),), clips=True),
     "rounds, clipped": rounds(2, 2, 2, clips=True),

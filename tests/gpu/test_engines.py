@@ -35,6 +35,7 @@ CASES = [
     ("gpt plain untied", Case("burst_parallel", (2, 1), batch_size=16, microbatch_size=4)),
     ("gpt", Case("harmony", (2,), rounds=3)),
     ("gpt untied", Case("pipedream", (2, 1), recompute=True)),
+    ("gpt untied stages", Case("pipedream", (2, 1))),
     ("gpt", Case("two_bw", (1, 1))),
     ("gpt", Case("tick_tock", (2,))),
 ]

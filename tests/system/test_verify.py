@@ -108,6 +108,15 @@ def test_plans_clip_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
     assert found.good, found
 
 
+def test_stages_clip_as_the_loop_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PipeDream with unequal replicas clips by the norm of each stage, and the command says so."""
+    plan("pipedream", (3, (0, 1)), (4, (2,))).save(tmp_path / "plan.yaml")
+    job = write_job(tmp_path, clip_grad_norm=0.01, clip_grad_norm_over="stage")
+    assert main(["verify", str(job), str(tmp_path / "plan.yaml"), "--steps", "3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the update rule stashed, clipping each stage of the plan by its own norm: losses differ" in said
+
+
 @pytest.mark.parametrize("chosen", [plan("flush"), plan("pipedream"), plan("two_bw")], ids=lambda p: p.strategy)
 @pytest.mark.thinned(most=1)
 def test_plans_round_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:

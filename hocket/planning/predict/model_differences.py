@@ -19,17 +19,25 @@ _NAMED = 3  # buffers that are listed by name
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference of training in microbatches from training one process on whole batches.
+    """One difference of training under a plan from training one process on whole batches.
 
     Attributes:
         kind: "loss": the loss of a batch is not the mean of its microbatches' losses. "batch statistics": layers
             normalise with the statistics of each microbatch. "buffers": the forward writes buffers once for each
-            microbatch.
+            microbatch. "clipping": each stage clips by the norm of its own gradients.
         text: the difference in a sentence.
     """
 
     kind: str
     text: str
+
+
+STAGE_NORMS = Difference(
+    "clipping",
+    "clip_grad_norm_over: stage: each stage clips its gradients by their own norm, and not by the norm over the whole "
+    "model: losses depend on where a plan cuts the model into stages",
+)
+"""Difference of a plan with several stages, if the job clips by the norm of each stage."""
 
 
 class NotedLayer(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hocket.errors import InputError, nearest
-from hocket.planning.predict.model_differences import Difference
+from hocket.planning.predict.model_differences import STAGE_NORMS, Difference
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 from hocket.strategies.base.strategy import all_strategies, complete, microbatches_of, strategy
@@ -27,7 +27,8 @@ class UpdateSemantics:
         samples: samples that one update averages, on the stages with the fewest and the most; the last microbatch
             of a batch may have fewer.
         batch_size: samples that one update of one process averages.
-        differences: differences from one process that the model has if a batch is divided into microbatches.
+        differences: differences from one process that do not come from the update rule: those of the model if a batch
+            is divided into microbatches, and clipping by the norm of each stage.
     """
 
     kind: str
@@ -114,6 +115,8 @@ def updates_of(
     rule = strategy(name).rule(shapes, microbatches, complete(name, options))
     counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
     cut = differences if microbatches > 1 else ()
+    if sum(not shape.wave for shape in shapes) > 1 and any(shape.clips_alone for shape in shapes):
+        cut = (*cut, STAGE_NORMS)
     return UpdateSemantics(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size, cut)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from hocket.hardware.cluster import Cluster
-from hocket.planning.predict.model_differences import differences
+from hocket.planning.predict.model_differences import STAGE_NORMS, differences
 from hocket.planning.search.result import Search
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import merges_microbatches
@@ -50,6 +50,8 @@ def notes_of(found: Search, space: SearchSpace, cluster: Cluster) -> Iterator[st
         )
     yield from note_of_types((profile.device_type, *profile.elsewhere), profile.worked_out, cluster)
     yield from (one.text for one in differences(profile.layers, profile.loss_parts))
+    if profile.clip_stage_norm is not None:
+        yield STAGE_NORMS.text
     for one in found.candidates[:1] if not profile.worked_out else ():
         batches = one.plan.batches
         if merges_microbatches(one.strategy):

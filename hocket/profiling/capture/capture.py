@@ -20,6 +20,7 @@ from hocket.profiling.checks.batch_independence import FIXED, check_same_structu
 from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.checks.stable_calls import check_unchanging
+from hocket.profiling.job.clip import norm_of_model, norm_of_stages
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import check_optimizer_and_rates
 from hocket.profiling.job.precision import computed, own_buffers
@@ -216,8 +217,8 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_Sam
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
     return Captured(
         job, size, layers, tensors, names, ties, graph, choices, notes,
-        clip_grad_norm=job.clip_grad_norm, loss_weighted=callable(job.loss_weight), loss_scaled=job.scales_loss,
-        _at_size=sizes,
+        clip_grad_norm=norm_of_model(job), clip_stage_norm=norm_of_stages(job),
+        loss_weighted=callable(job.loss_weight), loss_scaled=job.scales_loss, _at_size=sizes,
     )  # fmt: skip
 
 

@@ -110,6 +110,8 @@ class Captured:
         choices: choices that other microbatch sizes repeat.
         clip_grad_norm: norm that gradients are clipped to before each step; infinity if their norm is only measured, None
             if it is not needed.
+        clip_stage_norm: norm over the parameters of each stage that the stage's gradients are clipped to; None without
+            such clipping.
         loss_weighted: True if a function weights the losses of microbatches, not the number of samples.
         loss_scaled: True if losses are multiplied by a loss scale (`Job.scales_loss`).
     """
@@ -125,6 +127,7 @@ class Captured:
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
     clip_grad_norm: float | None = None
+    clip_stage_norm: float | None = None
     loss_weighted: bool = False
     loss_scaled: bool = False
     _at_size: "Callable[[Captured, int], Captured]" = field(kw_only=True, repr=False)

@@ -24,6 +24,7 @@ from hocket.profiling.data.iterable import IterableSamples, by_position
 from hocket.profiling.data.loader import settings_of
 from hocket.profiling.data.source import SampleSource, samples_in
 from hocket.profiling.job.callbacks import check_callbacks
+from hocket.profiling.job.clip import check_clip_over
 from hocket.profiling.job.learning_rate.named_schedules import check_lr_schedule
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight, loss_in
 from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
@@ -68,6 +69,9 @@ class Job:
         seed: seed of the data order and of the random numbers in the model and in `data[i]`.
         clip_grad_norm: maximum global gradient norm, over all parameters of the model. Larger gradients are scaled down
             before the step, as in `torch.nn.utils.clip_grad_norm_`.
+        clip_grad_norm_over: "model": the norm is over all parameters of the model. "stage": each stage of a plan clips
+            its own gradients by the norm over its own parameters, so no stage waits for the others and PipeDream and
+            PipeDream-2BW can clip. The result then depends on where the plan cuts the model.
         loss_weight: weight of a microbatch in the loss of its batch; by default its number of samples. Either a
             function of the microbatch (a dictionary of tensors; tuple items are named item0, item1, ...), such as
             `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
@@ -111,6 +115,7 @@ class Job:
     seed: int = 0
     inputs: int = 1
     clip_grad_norm: float | None = None
+    clip_grad_norm_over: str = "model"
     loss_weight: LossWeight | None = None
     precision: str | None = None
     subtask_bytes: float | None = None
@@ -150,6 +155,7 @@ class Job:
             raise InputError("Job.precision", found, expected)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
+        check_clip_over(self.clip_grad_norm_over, self.clip_grad_norm)
         check_loss_weight(self.loss_weight)
         if self.ema is not None and not (_positive(self.ema) and self.ema < 1):
             expected = "a decay between 0 and 1, such as 0.999, or None for no average"

@@ -29,7 +29,7 @@ _TOLERANCE = 1e-4
 _SAMPLES = 2
 _RATE_STEPS = (0, 1, 10, 100, 1000)  # a torch scheduler is replayed up to the last one
 _SETTINGS = (
-    "batch_size", "name", "seed", "inputs", "clip_grad_norm", "precision", "subtask_bytes"
+    "batch_size", "name", "seed", "inputs", "clip_grad_norm", "clip_grad_norm_over", "precision", "subtask_bytes"
 )  # fmt: skip
 
 Likeness = dict[str, Any]

@@ -12,6 +12,7 @@ from hocket.profiling.capture.capture import Captured, CapturedTensor, Stage
 from hocket.profiling.capture.memory_layout import is_dense
 from hocket.profiling.capture.storage_tracker import unique_bytes
 from hocket.profiling.checks.elementwise_step import is_coupled, is_elementwise
+from hocket.profiling.job.clip import norm_of_model, norm_of_stages
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
 from hocket.profiling.job.precision import sums_of
@@ -176,7 +177,8 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
         coupled_step=is_coupled(job),
         digest_of_model=job.model_digest,
         batch_size=job.batch_size,
-        clip_grad_norm=job.clip_grad_norm,
+        clip_grad_norm=norm_of_model(job),
+        clip_stage_norm=norm_of_stages(job),
         loss_weighted=callable(job.loss_weight),
         loss_scaled=job.scales_loss,
         loss_parts=measured.loss_parts,

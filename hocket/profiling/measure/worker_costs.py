@@ -115,6 +115,7 @@ class WorkerCosts:
         self._gradients: list[Tensor | None] = [None] * len(self._leaves)
         self._loaded = 0
         self._indices: list[int] = []
+        # A norm over each stage costs as much as one over the model: both pass once over all gradients.
         # With a loss scale, the norm is computed and the gradients are divided in any case.
         self._clip = captured.job.clip_grad_norm or (inf if captured.loss_scaled else None)
 

@@ -178,11 +178,19 @@ def _rounds(program: Program) -> Iterator[Problem]:
 
 
 def _clips(program: Program) -> Iterator[Problem]:
-    clips, weighted, scaled = (
-        {getattr(stage, name) for stage in program.stages} for name in ("clips", "weighted", "scaled")
+    clips, alone, weighted, scaled = (
+        {getattr(stage, name) for stage in program.stages} for name in ("clips", "clips_alone", "weighted", "scaled")
     )
     if clips == {True, False}:
         yield _wrong("some stages clip and others do not; expected all or none: the norm is over all gradients.")
+    if alone == {True, False}:
+        yield _wrong("some stages clip by their own norm and others do not; expected all or none: a job has one rule.")
+    for s, stage in enumerate(program.stages):
+        if stage.clips_alone and (stage.sharded or stage.tied):
+            yield _wrong(
+                f"stage {s} clips by its own norm, and {'steps shards' if stage.sharded else 'shares weights'}; "
+                "expected whole gradients that only this stage has."
+            )
     if weighted == {True, False}:
         yield _wrong(
             "some stages are weighted and others are not; expected all or none: an update has one sum of weights."
@@ -238,7 +246,7 @@ def _evaluates(program: Program) -> Iterator[Problem]:
             "gradients": stage.gradients,
             "tied weights": stage.tied,
             "recomputation": stage.recompute,
-            "clipping": stage.clips,
+            "clipping": stage.clips or stage.clips_alone,
             "loss weights": stage.weighted,
             "a loss scale": stage.scaled,
             "sharded steps": stage.sharded and not stage.gathers,

@@ -1,7 +1,7 @@
 """Stage boundaries, batch tensors, ties and buckets of a graph cut into stages.
 
 A graph is a ModelProfile, a captured model, or any object with `layers` (each with `parameters`), `tensors` (each with
-`source`, `targets`, `gradient`), `clip_grad_norm`, `loss_weighted` and `loss_scaled`.
+`source`, `targets`, `gradient`), `clip_grad_norm`, `clip_stage_norm`, `loss_weighted` and `loss_scaled`.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,9 @@ class LayerGraph(Protocol):
 
     @property
     def clip_grad_norm(self) -> float | None: ...
+
+    @property
+    def clip_stage_norm(self) -> float | None: ...
 
     @property
     def loss_weighted(self) -> bool: ...
@@ -224,6 +227,7 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
                 recompute=cut.recompute,
                 columns=1 + len(cut.beside) // len(cut.devices),
                 clips=graph.clip_grad_norm is not None,
+                clips_alone=graph.clip_stage_norm is not None,
                 weighted=graph.loss_weighted,
                 scaled=graph.loss_scaled,
                 shard=cut.shard if cut.replicated else "none",

@@ -167,7 +167,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    flags = ("batch", "recompute", "clips", "weighted", "scaled", "overlaps")
+    flags = ("batch", "recompute", "clips", "clips_alone", "weighted", "scaled", "overlaps")
     known = (*lists, *flags, "tied", "buckets", "columns", "shard", "merged", "threads", "wave", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
@@ -194,19 +194,14 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         sources,
         targets,
         gradients,
-        batch="batch" in seen,
         buckets=_number(reader, seen.get("buckets", "1"), least=1),
         tied=tuple(tied),
-        recompute="recompute" in seen,
         columns=_number(reader, seen.get("columns", "1"), least=1),
-        clips="clips" in seen,
-        weighted="weighted" in seen,
-        scaled="scaled" in seen,
         shard=seen.get("shard", "none"),
         merged=_number(reader, seen.get("merged", "1"), least=1),
         threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),
         wave=_number(reader, seen.get("wave", "0")),
-        overlaps="overlaps" in seen,
+        **{flag: flag in seen for flag in flags},
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

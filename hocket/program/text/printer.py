@@ -120,6 +120,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append(f"columns {stage.columns}")
     if stage.clips:
         fields.append("clips")
+    if stage.clips_alone:
+        fields.append("clips_alone")
     if stage.weighted:
         fields.append("weighted")
     if stage.scaled:

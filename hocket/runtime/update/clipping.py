@@ -1,11 +1,14 @@
 """Gradient clipping: a device's share of the squared norm, and clipping factors.
 
-The norm is computed over all devices, together with the sum of loss weights if there are any. Every element of every
-gradient is counted once:
+The norm of the model is computed over all devices, together with the sum of loss weights if there are any. Every
+element of every gradient is counted once:
 
 - Replicas, and stages that share a weight, have the same sums. Each counts an equal share of the squares, or its own
   shard if sums are scattered.
 - A tensor-parallel rank counts its own shards of weights, and an equal share of replicated weights.
+
+The norm of a stage (`StageShape.clips_alone`) needs no other stage: each replica has the whole sums of its stage. Only
+tensor-parallel ranks add their shares.
 """
 
 import math
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from hocket.profiling.job.clip import scale_of, squares_of
 from hocket.program.order import reduce_group, scattered
+from hocket.program.passes.borders import LayerGraph
 from hocket.program.program import StageShape
 
 
@@ -44,15 +48,27 @@ class Clipping:
         stages: stages of the program.
         weighted: True if gradients are multiplied by loss weights, so that a step divides by the sum of the weights.
         scaled: True if gradients are multiplied by a loss scale (loss/scaler.py), so that a step divides by it.
+        most_of_stage: maximum norm of the gradients of each stage; None without clipping by it.
     """
 
     def __init__(
-        self, most: float | None, stages: tuple[StageShape, ...], weighted: bool = False, scaled: bool = False
+        self,
+        most: float | None,
+        stages: tuple[StageShape, ...],
+        weighted: bool = False,
+        scaled: bool = False,
+        most_of_stage: float | None = None,
     ) -> None:
         self._most, self._stages, self._weighted, self._scaled = most, stages, weighted, scaled
+        self._most_of_stage = most_of_stage
         self._divided: frozenset[str] = frozenset()
         self._width = 1
         self._total: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(cls, graph: LayerGraph, stages: tuple[StageShape, ...]) -> "Clipping":
+        """Create the clipping of a captured model."""
+        return cls(graph.clip_grad_norm, stages, graph.loss_weighted, graph.loss_scaled, graph.clip_stage_norm)
 
     @property
     def sums_norm(self) -> bool:
@@ -86,11 +102,38 @@ class Clipping:
             if name not in self._divided:
                 holders *= self._width
             shares.setdefault(holders, []).append(gradient)
+        total = self._sum(shares, device)
+        return Squares(torch.stack((total, torch.full_like(total, weight))) if self._weighted else total)
+
+    def _sum(self, shares: dict[int, list[Tensor]], device: torch.device) -> Tensor:
+        """Sum the squares of gradients, also over the tensor-parallel ranks.
+
+        Arguments:
+            shares: gradients by the number of devices that count them.
+        """
         total = torch.zeros((), dtype=torch.float64, device=device)
         for holders, held in shares.items():
             total += squares_of(held) / holders
-        total = total if self._total is None else self._total(total)
-        return Squares(torch.stack((total, torch.full_like(total, weight))) if self._weighted else total)
+        return total if self._total is None else self._total(total)
+
+    def by_stage(
+        self, gradients: Iterable[tuple[str, Tensor]], factor: Tensor | float, device: torch.device
+    ) -> Tensor | float:
+        """Compute the factor that also clips a stage's gradients by their own norm.
+
+        With tensor parallelism, it is a collective call of the ranks of the group.
+
+        Arguments:
+            gradients: (parameter name, gradient) of the whole stage, summed over its replicas.
+            factor: factor that makes the sums mean gradients; the norm is that of the mean gradients.
+            device: torch device of the gradients.
+        """
+        if self._most_of_stage is None:
+            return factor
+        shares: dict[int, list[Tensor]] = {}
+        for name, gradient in gradients:
+            shares.setdefault(1 if name in self._divided else self._width, []).append(gradient)
+        return factor * scale_of(self._sum(shares, device) * factor**2, self._most_of_stage)
 
     def alone(self, gradients: Iterable[Tensor]) -> Tensor | float:
         """Compute the clipping factor from all gradients of the model; 1.0 if not clipped."""

@@ -1,4 +1,4 @@
-"""Optimizer steps of a device, and the norm of all gradients.
+"""Optimizer steps of a device, and norms of gradients.
 
 Gradients are already summed over microbatches and devices. This file adds gradients of weights that stages of one
 device share, and gradients that waves lend each other.
@@ -100,6 +100,10 @@ class OptimizerSteps:
             lent = [store[value] for value in instruction.reads if value.what is ValueKind.LENT]
             used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
             factor = self._clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
+        if self._program.stages[stage].clips_alone:
+            buckets_of = weights.buckets
+            own = (named for bucket in used for named in buckets_of.named(bucket))
+            factor = self._clipping.by_stage(own, factor, self._stages[stage].device)
         leave_out = not self._lets(stage, update, used, squares)
         training_step = self._training_step(stage, update)
         if self.on_norm is not None and squares is not None and training_step > self._told:

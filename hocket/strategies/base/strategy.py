@@ -206,6 +206,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
         Feature.SHARD_FULL: any(stage.gathers for stage in stages),
         Feature.TIED: any(stage.tied for stage in stages),
         Feature.CLIP: any(stage.clips for stage in stages),
+        Feature.CLIP_STAGES: any(stage.clips_alone for stage in stages),
         Feature.LOSS_WEIGHT: any(stage.weighted for stage in stages),
         Feature.LOSS_SCALE: any(stage.scaled for stage in stages),
     }

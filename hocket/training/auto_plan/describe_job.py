@@ -17,7 +17,9 @@ from hocket.profiling.job.likeness import module_text, value_or_name
 from hocket.profiling.job.optimizer import make_optimizer, stand_ins
 from hocket.util.files import digest
 
-_SETTINGS = ("batch_size", "name", "inputs", "precision", "clip_grad_norm", "subtask_bytes")
+_SETTINGS = (
+    "batch_size", "name", "inputs", "precision", "clip_grad_norm", "clip_grad_norm_over", "subtask_bytes"
+)  # fmt: skip
 _OF_TORCH = ("torch.", "builtins", "hocket.")
 
 

@@ -22,8 +22,8 @@ class StepInfo:
         loss: mean loss of the step, the number that is printed; nan if it is no number. None before the first step.
         learning_rates: learning rate of each parameter group of the optimizer; None for a group without `lr`. The whole
             tuple is None before the first step, and if the optimizer has step hooks or its own scheduler.
-        gradient_norm: norm of all gradients before clipping. None without `Job.clip_grad_norm`, unless a callback of
-            the job asks for it (`wants_gradient_norm`).
+        gradient_norm: norm of all gradients before clipping. None without `Job.clip_grad_norm` over the model, unless
+            a callback of the job asks for it (`wants_gradient_norm`).
         step_s: seconds since the loss of the step before was known, without the time of a checkpoint; None if unknown.
         samples_per_s: samples of the step, divided by `step_s`.
         tokens_per_s: tokens that count in the loss of the step, divided by `step_s`. None unless

@@ -57,7 +57,8 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
     uses the newest version. Update u of stage s applies the mean over the samples of rule.microbatches(s, u). It uses
     the learning rates of the training step that contains the first of these microbatches. If all stages update at one
     moment, one optimizer steps the whole model, as in one process; otherwise there is an optimizer per stage. For two
-    waves see `_two_waves`.
+    waves see `_two_waves`. Gradients are clipped by the norm over all parameters, or over those of each stage
+    (`Job.clip_grad_norm_over`). The only stage of a wave is the whole model.
 
     Arguments:
         start: number of samples trained on before.
@@ -118,9 +119,10 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         overflow = False
         if captured.loss_scaled and (m + 1) % rule.batch[0] == 0:
             overflow = _unscaled(scaler, [optimizer.optimizer for optimizer in optimizers if optimizer is not None])
-        clip = captured.job.clip_grad_norm
-        if clip is not None and (m + 1) % rule.batch[0] == 0:  # the rule is synchronous, so all stages update now
-            torch.nn.utils.clip_grad_norm_(masters.values(), clip)
+        by_stage = job.clip_grad_norm_over == "stage"  # by the norm of the model, all stages update at one moment
+        for s, own in enumerate(names if by_stage else [list(leaves)]):
+            if job.clip_grad_norm is not None and (m + 1) % rule.batch[s] == 0:
+                torch.nn.utils.clip_grad_norm_([masters[n] for n in own], job.clip_grad_norm)
         for s, optimizer in enumerate(optimizers):
             if (m + 1) % rule.batch[s] == 0:
                 if optimizer is not None:

@@ -2,7 +2,8 @@
 
 The loop applies the plan's update rule. The two sides share the job, its data order and its seeds, but no part of the
 engine: reference_loop.py runs the undivided model. Differences between the update rule and one process are not detected
-here, because the loop has them too (such as normalization over microbatches). The planner reports them.
+here, because the loop has them too (such as normalization over microbatches, or clipping by the norm of each stage).
+The planner reports them.
 """
 
 import tempfile
@@ -37,6 +38,7 @@ class Verification:
     Attributes:
         steps: steps trained on both sides.
         rule: the plan's update rule.
+        clips_by_stage: True if the job clips the gradients of each stage by their own norm. Both sides do.
         loss_error: largest error of a step's loss, relative to the plain loop's loss.
         weights_error: largest error of a parameter: norm of its difference, relative to the norm in the plain loop.
         worst: name of the parameter with this error.
@@ -51,11 +53,13 @@ class Verification:
     worst: str
     tolerance: float
     least_exact: str
+    clips_by_stage: bool = False
 
     def __str__(self) -> str:
+        by_stage = ", clipping each stage of the plan by its own norm" if self.clips_by_stage else ""
         return (
             f"{'good' if self.good else 'BAD'}: {self.steps} steps against a plain loop with the update rule "
-            f"{self.rule}: losses differ by {self.loss_error:.2g}, weights by "
+            f"{self.rule}{by_stage}: losses differ by {self.loss_error:.2g}, weights by "
             f"{self.weights_error:.2g}{f' ({self.worst})' if self.worst else ''}, relative; {self.tolerance:.2g} is "
             f"allowed, for {self.least_exact}"
         )
@@ -105,6 +109,7 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
         worst=worst,
         tolerance=tolerance_of(types),
         least_exact=_least_exact(types, weights),
+        clips_by_stage=any(stage.clips_alone for stage in program.stages),
     )
 
 

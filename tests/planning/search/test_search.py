@@ -384,6 +384,19 @@ def test_who_clips_gets_strategies_that_can() -> None:
     assert Kind.NORM in kinds
 
 
+def test_who_clips_each_stage_gets_every_strategy() -> None:
+    """Only sharded steps are refused for it; the search says that losses depend on the cuts."""
+    profile = replace(PROFILE, clip_stage_norm=1.0)
+    found = search(profile, CLUSTER, PlanRequest(4, synchronous=False))
+    assert {one.strategy for one in found.refused if "clip_grad_norm" in one.reason} == {"fully_sharded"}
+    rules = [one.plan.compile(profile).rule for one in found.candidates]
+    assert not all(rule.at_one_moment or waves(rule) for rule in rules)
+    assert any("each stage clips its gradients by their own norm" in note for note in found.notes)
+    several = [one for one in found.candidates if sum(not stage.wave for stage in one.plan.stages) > 1]
+    assert several
+    assert all([one.kind for one in candidate.updates.differences] == ["clipping"] for candidate in several)
+
+
 def test_chunks_of_one_device_may_share_weights() -> None:
     """The first and the last of several chunks on a device may share weights."""
     plain = chain(8, device_type="cpu-core")

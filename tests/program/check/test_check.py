@@ -339,6 +339,15 @@ def test_a_value_freed_beside_its_reader_is_a_race() -> None:
             },
             "stages are weighted under a rule 'delayed'",
         ),
+        ({"stages": (replace(small().stages[0], clips_alone=True), small().stages[1])}, "a job has one rule"),
+        (
+            {"stages": tuple(replace(s, clips_alone=True, tied=((0, (0, 1)),)) for s in small().stages)},
+            "stage 0 clips by its own norm, and shares weights; expected whole gradients",
+        ),
+        (
+            {"stages": tuple(replace(s, clips_alone=True, shard="optimizer", columns=2) for s in small().stages)},
+            "stage 1 clips by its own norm, and steps shards; expected whole gradients",
+        ),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(fields: dict[str, object], words: str) -> None:

@@ -86,6 +86,7 @@ def programs(draw: st.DrawFn) -> Program:
             ),
             recompute=draw(st.booleans()),
             clips=draw(st.booleans()),
+            clips_alone=draw(st.booleans()),
             columns=draw(st.integers(1, 9)),
             shard=draw(st.sampled_from(SHARDS)),
         )

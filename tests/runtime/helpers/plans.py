@@ -53,6 +53,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt weighted clipped": {"dropout": 0.1},
     "gpt odd": {"dropout": 0.1, "vocab": 257},
     "gpt odd untied": {"dropout": 0.1, "vocab": 257, "tied": False},
+    "gpt untied stages": {"dropout": 0.1, "tied": False},
+    "gpt plain untied stages": {"dropout": 0.0, "tied": False},
     "gpt bfloat16": {"dropout": 0.1},
     "gpt untied bfloat16": {"dropout": 0.1, "tied": False},
     "gpt untied float16": {"dropout": 0.1, "tied": False},
@@ -61,6 +63,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},
     "inception plain": {"dropout": 0.0, "image": 40, "blocks": (1, 0, 1)},
 }
+CLIPPED_BY_STAGE = ("gpt untied stages", "gpt plain untied stages")
 CLIPPED = ("gpt clipped", "gpt weighted clipped", "gpt odd", "gpt bfloat16")
 
 
@@ -86,6 +89,8 @@ def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch
     )
     if model in CLIPPED:
         job = replace(job, clip_grad_norm=0.25)
+    if model in CLIPPED_BY_STAGE:
+        job = replace(job, clip_grad_norm=0.1, clip_grad_norm_over="stage")
     precision = next((word for word in model.split() if word in PRECISIONS), None)
     job = replace(job, precision=precision)
     if "weighted" in model:

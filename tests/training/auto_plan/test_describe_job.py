@@ -69,6 +69,7 @@ WORKS = {
     "batch": {"batch_size": 8},
     "precision": {"precision": "bfloat16"},
     "clip": {"clip_grad_norm": 1.0},
+    "clip each stage": {"clip_grad_norm": 1.0, "clip_grad_norm_over": "stage"},
     "momentum": {"optimizer": sgd(momentum=0.9)},
     "optimizer": {"optimizer": lambda parameters: torch.optim.Adam(parameters)},
     "loss": {"loss": lambda output, target: (output - target).abs().mean()},

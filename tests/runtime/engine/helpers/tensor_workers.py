@@ -68,7 +68,7 @@ class Run:
         return WIDTH * sum(self.case.widths)
 
 
-UNTIED = ("gpt untied", "momentum")
+UNTIED, BY_STAGE = ("gpt untied", "momentum"), ("gpt untied stages", "momentum")
 _BETWEEN_PARTS = (7, 12, 16)  # where a member has no part of its own: behind a row and what follows it
 # By depth x members x replicas.
 RUNS = {
@@ -109,7 +109,7 @@ RUNS |= SLICED | SEQUENCE | ODD
 # What tests/conformance/test_features.py asks for beside the others.
 PAIRS = {
     "vertical sync": Run(
-        Case("pipedream", (1, 1), recompute=True, options={"vertical_sync": True}), 6, slices=True, job=UNTIED
+        Case("pipedream", (1, 1), recompute=True, options={"vertical_sync": True}), 6, slices=True, job=BY_STAGE
     ),
     "naive": Run(Case("pipedream", (2, 1), options={"naive": True}), 3, sequence=True, job=UNTIED),
     "shard optimizer": Run(
