@@ -56,7 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error: wrong option, missing argument
-            _tell(words, error)
+            from hocket.cli.output.option_places import odd_value
+
+            odd = odd_value(error)
+            _tell(words, odd or error)
+            if odd is not None:
+                print(printable(f"error: {odd}", lines=True), file=sys.stderr)
+                return odd.exit_code
             error.show()
             return int(error.exit_code)
         raise

@@ -110,7 +110,8 @@ def _odd_place(text: bytes | str, place: str) -> str:
 def parse_yaml(text: bytes | str, place: str) -> Any:
     """Parse YAML 1.2, plain data only.
 
-    No tags, no objects, no duplicate keys. Aliases may not expand the document beyond the size of its text.
+    No tags, no objects, no duplicate keys, no duplicate anchors. Aliases may not expand the document beyond the size of
+    its text.
 
     Arguments:
         place: file name, for errors.
@@ -119,14 +120,29 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
         InputError: names the line of the first mistake and quotes it, if it can be located.
     """
     from ruamel.yaml import YAML
+    from ruamel.yaml.composer import Composer, ComposerError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.events import AliasEvent
     from ruamel.yaml.reader import ReaderError
+
+    class UniqueAnchors(Composer):
+        """Refuses an anchor that is defined twice, where ruamel only warns."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.parser.peek_event()
+            if not isinstance(event, AliasEvent) and event.anchor in self.anchors:
+                line = self.anchors[event.anchor].start_mark.line + 1
+                problem = f"the anchor {event.anchor!r}, which line {line} defines as well"
+                raise ComposerError(None, None, problem, event.start_mark)
+            return super().compose_node(parent, index)
 
     if text[:1] in ("{", b"{"):  # JSON is also YAML, and the JSON parser is a hundred times as fast
         with suppress(InputError):
             return parse_json(text, place)
     try:
-        data = YAML(typ="safe", pure=True).load(text)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Composer = UniqueAnchors
+        data = yaml.load(text)
     except (YAMLError, RecursionError, ValueError, TypeError) as error:  # TypeError: a key that is itself a collection
         if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
             lines = (text if isinstance(text, str) else text.decode(errors="replace")).splitlines()

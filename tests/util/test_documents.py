@@ -77,6 +77,7 @@ def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
     ("text", "place", "found"),
     [
         ("a: 1\na: 2\n", "f.yaml, line 2", "'a: 2': duplicate key"),
+        ("a: &x 1\nb: *x\nc: &x 2\n", "f.yaml, line 3", "'c: &x 2': the anchor 'x', which line 1 defines as well"),
         ("a: [1, 2", "f.yaml, line 1", "expected ',' or ']'"),
         ("a: [1,\n", "f.yaml, line 2", "'the end of the file'"),
         ("# A title\n\n*An alias* with: words\n", "f.yaml, line 3", "'*An alias* with: words': undefined alias"),
@@ -94,7 +95,7 @@ def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
 def test_bad_yaml_is_an_input_error(text: str | bytes, place: str, found: str) -> None:
     """Invalid YAML gives one clear error that names the place.
 
-    Cases: duplicate keys, wrong syntax, tags, several documents, excessive nesting, odd bytes and odd keys.
+    Cases: duplicate keys and anchors, wrong syntax, tags, several documents, excessive nesting, odd bytes and odd keys.
     """
     with pytest.raises(InputError, match="a YAML document") as caught:
         parse_yaml(text, "f.yaml")

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hocket.util import units
 from hocket.util.documents import parse_json, parse_yaml, with_amounts, write_yaml
 from hocket.util.source_lines import line_of
@@ -129,7 +127,6 @@ def read(parse: Callable[..., Any], content: str) -> Any:
     return with_amounts(parse(content, "file"), "file")
 
 
-@pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarning")
 def test_texts(update_golden: bool) -> None:
     """Amounts in all units, lines of all values, and what is said of each corrupted document."""
     draw = random.Random(0)

@@ -3,13 +3,33 @@
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hocket.printable import printable
 from hocket.util.units import show_seconds
 
 EVERY_S = 10.0
+
+
+@contextmanager
+def interruptible(doing: str, written: Path | None) -> Iterator[None]:
+    """Context manager that says in the text of a KeyboardInterrupt what was interrupted, and what is there already.
+
+    Arguments:
+        doing: the interrupted work, such as "explaining the plan".
+        written: file that was written before; None without one.
+
+    Raises:
+        KeyboardInterrupt: interrupted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        where = f"; {written} was written before" if written else ""
+        raise KeyboardInterrupt(f"interrupted while {doing}{where}") from stop
 
 
 class Progress:

@@ -1,12 +1,14 @@
 """Explanation of a plan: bottlenecks, what-if results, refused candidates."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli.output.progress import Progress
+from hocket.cli.output.progress import Progress, interruptible
 from hocket.cli.output.table import print_table
 from hocket.printable import say
 from hocket.util.units import show_count, show_gap
@@ -126,28 +128,28 @@ class Explained:
             "fullest_device": device,
             "memory_share": share,
         }
-        kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
-        kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
-        kinds |= {"waves": list(self.verdict.waves)}
+        names = ("winner", "other", "loses", "stale", "stale_gains")
+        kinds = {name: getattr(self.verdict, name) for name in names} | {"waves": list(self.verdict.waves)}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
-        told = {
+        return {
             "verdict": verdict,
             "buckets": self.buckets,
             "limits": limits,
             "what_if": [answer_json(one) for one in self.answers],
-        }
-        return told | ({"amplification": dict(self.amplification)} if self.amplification else {})
+        } | ({"amplification": dict(self.amplification)} if self.amplification else {})
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Explanation of a search's best plan, computed when it is printed.
 
+    The computation may take longer than the search. So the plan is shown and written before.
+
     Attributes:
         explain: True to show bottlenecks and what-if results.
         refusals: True to show refused candidates.
         explained: function (result of the search, progress callback) that computes bottlenecks and what-if results. It
-            may take seconds.
+            may take minutes for a large cluster.
         refused: function of the search's result that returns the refused candidates. It may take seconds.
     """
 
@@ -156,23 +158,42 @@ class Explanation:
     explained: Callable[[Any, Report | None], Explained]
     refused: "Callable[[Any], Sequence[Refused]]"
 
-    def _explained(self, found: Any, people: bool) -> Explained:
-        with Progress("explaining", people) as progress:
-            return self.explained(found, progress)
+    def print(self, found: Any, written: Path | None = None) -> None:
+        """Print the explanation as tables and sentences.
 
-    def print(self, found: Any) -> None:
-        """Print the explanation as tables and sentences."""
-        if self.explain:
-            self._explained(found, True).print()
-        if self.refusals:
-            print_refused(self.refused(found))
+        Arguments:
+            written: file of the plan, which was written before; None without one.
 
-    def json(self, found: Any) -> dict[str, Any]:
-        """Return the explanation as plain data."""
+        Raises:
+            KeyboardInterrupt: interrupted; the text names the file.
+        """
+        if written and (self.explain or self.refusals):
+            print()
+        sys.stdout.flush()  # the reader of a pipe or of a log file sees the plan now
+        with interruptible("explaining the plan", written):
+            if self.explain:
+                with Progress("explaining", True) as progress:
+                    told = self.explained(found, progress)
+                told.print()
+            if self.refusals:
+                with Progress("refused candidates", True):
+                    refused = self.refused(found)
+                print_refused(refused)
+
+    def json(self, found: Any, written: Path | None = None) -> dict[str, Any]:
+        """Return the explanation as plain data.
+
+        Arguments:
+            written: file of the plan, which was written before; None without one.
+
+        Raises:
+            KeyboardInterrupt: interrupted; the text names the file.
+        """
         from hocket.util.schema import as_data
 
-        told = self._explained(found, False).json() if self.explain else {}
-        return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
+        with interruptible("explaining the plan", written):
+            told = self.explained(found, None).json() if self.explain else {}
+            return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
 
 
 def answer_json(answer: "ScenarioResult") -> dict[str, Any]:
@@ -241,13 +262,14 @@ def explained_sizes(found: Any, progress: Report | None = None) -> Explained:
     from hocket.planning.load import LoadedPlan
 
     questions, alone = usual(found.cluster), fewer(found.cluster, found.best.predicted.bubble_fraction)
-    answers = []
+    answers, steps = [], len(questions) + len(alone) + 1
+    report = progress or (lambda *_: None)
     for k, question in enumerate((*questions, *alone)):
-        if progress:
-            progress(k, len(questions) + len(alone), f"what if {question.text}")
+        report(k, steps, f"what if {question.text}")
         one = ask_sizes(found, question, search=k >= len(questions))
         if k < len(questions) or one.gain > 0:
             answers.append(one)
+    report(steps - 1, steps, "the best plans of other kinds")
     opened = LoadedPlan(found.plan(found.best), found.profile_of(found.best))
     return Explained(opened, answered(answers), of_sizes(found), buckets=found.buckets_text)
 
@@ -279,9 +301,9 @@ def explained_profile(found: Any, progress: Report | None = None) -> Explained:
     verdict = replace(verdict, waves=tuple(why_not(found)))
     amplification = None
     if found.best.amplification is not None:
-        limit, second = found.request.amplification_limit, found.candidates[1:2]
-        amplification = {"limit": limit, "best": found.best.amplification}
-        amplification["runner_up"] = second[0].amplification if second else None
+        runner_up = found.candidates[1].amplification if found.candidates[1:] else None
+        amplification = {"limit": found.request.amplification_limit, "best": found.best.amplification}
+        amplification["runner_up"] = runner_up
     opened = found.loaded(found.best)
     return Explained(opened, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
 

@@ -39,14 +39,16 @@ def goal_from(
         sequence: tokens per sample of an analytic model; 0 for a profile.
 
     Raises:
-        InputError: an option is out of range, or options contradict each other.
+        InputError: an option is empty or out of range, or options contradict each other.
     """
     from math import inf
 
     from hocket.errors import InputError
-    from hocket.planning.goals.goal import goal_of
+    from hocket.planning.goals.goal import OBJECTIVES, goal_of
     from hocket.util.units import read_duration_s
 
+    if objective == "":  # in Python, the default
+        raise InputError("--objective", repr(objective), f"one of {', '.join(OBJECTIVES)}")
     for place, value in (("--tokens", tokens), ("--samples", samples)):
         if value is not None and not 0 < value < inf:
             raise InputError(place, f"{value:g}", f"the number of {place[2:]} to train on, > 0")

@@ -349,19 +349,16 @@ def _report(
             corrected[best.plan.profile].save(profile_beside(output, best.plan.profile))
         best.plan.save(output)
     if json:
-        print_json({**search_json(found), **goal_json(planned), **why.json(found)})
+        print_json({**search_json(found), **goal_json(planned), **why.json(found, output)})
         return
     if planned.parting is not None:
         print_parts(planned.parting)
     print_search(found, rows)
     for line in goal_lines(planned):
         say(f"  {line}")
-    try:
-        why.print(found)
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(f"interrupted; {output} was written before" if output else "interrupted") from stop
     if output:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
+    why.print(found, output)
 
 
 def _path_from(profile: Path, output: Path | None) -> str:

@@ -66,16 +66,16 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
     if output:
         beside = found.save(output)
     if json:
-        print_json({**sized_json(found), **goal_json(planned, equation_s), **why.json(found)})
+        print_json({**sized_json(found), **goal_json(planned, equation_s), **why.json(found, output)})
         return
     if planned.parting is not None:
         print_parts(planned.parting)
     _print(found, rows)
     for line in goal_lines(planned, equation_s):
         say(f"  {line}")
-    why.print(found)
     if output:
         print(f"wrote {output} and {beside}; next: hocket show {output}, hocket simulate {output}")
+    why.print(found, output)
 
 
 def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:

@@ -45,21 +45,34 @@ def batch_scenarios(told: Sequence[str] | None, batch_size: int) -> "list[Scenar
     Arguments:
         told: values of --batch: a number of samples, or a factor such as "2x"; None for no scenario.
         batch_size: current samples per update.
+
+    Raises:
+        InputError: a text that is neither.
     """
+    from hocket.errors import InputError
     from hocket.planning.explain.what_if import Scenario
 
     found = []
     for word in told or ():
+        if not word.isdecimal() and word[-1:] not in ("x", "%"):
+            raise InputError("--batch", repr(word), "a number of samples, or a factor such as 2x or +10%")
         factor = int(word) / batch_size if word.isdecimal() else factor_of(word, "--batch")
         found.append(Scenario(f"batch {word}", batch=factor))
     return found
 
 
 def device_scenarios(counts: Sequence[int] | None, types: Sequence[str] | None) -> "list[Scenario]":
-    """Build a scenario for each number of devices and for each device type."""
+    """Build a scenario for each number of devices and for each device type.
+
+    Raises:
+        InputError: an empty device type.
+    """
+    from hocket.errors import InputError
     from hocket.hardware.change import Change
     from hocket.planning.explain.what_if import Scenario
 
+    if "" in (types or ()):  # in Python, no change
+        raise InputError("--device-type", "''", "a device type, such as h100")
     found = [Scenario(f"{count} devices", Change(devices=count)) for count in counts or ()]
     return found + [Scenario(f"devices of type {name}", Change(device_type=name)) for name in types or ()]
 

@@ -75,18 +75,19 @@ def what_if(
     for count in devices or ():
         at_least_one("--devices", count)
     for word in batch or ():
-        if word.lstrip("+-").isdecimal():
+        if word.removeprefix("-").isdecimal():
             at_least_one("--batch", int(word))
-    asked = _WhatIfOptions(model, cluster, planned, replan, feedback)
-    answers = [
+    others = [
         *link_scenarios("bandwidth", bandwidth),
         *link_scenarios("latency", latency),
         *factor_scenarios("memory", "memory", memory),
         *factor_scenarios("host link", "host_link", host_link),
         *factor_scenarios("rates", "rate", rate),
-        *batch_scenarios(batch, asked.batch_size),
-        *device_scenarios(devices, device_type),
     ]
+    kinds = device_scenarios(devices, device_type)
+    batch_scenarios(batch, 1)  # refuses odd values before the search
+    asked = _WhatIfOptions(model, cluster, planned, replan, feedback)
+    answers = [*others, *batch_scenarios(batch, asked.batch_size), *kinds]
     if combined and not answers:
         step = "Name the changes, such as --bandwidth server=2x --memory +10%."
         raise InputError("--combined", "no changes", "the changes that are one question", step)

@@ -121,7 +121,7 @@ def train(
         "loaders": loaders,
         "pin": pin,
         "trace": str(trace) if trace else None,
-        "host_link_bytes_per_s": read_rate(host_link, "--host-link") if host_link else None,
+        "host_link_bytes_per_s": None if host_link is None else read_rate(host_link, "--host-link"),
         "silence_s": silence_s,
         "debug": debug or json,
     }

@@ -1,8 +1,8 @@
 """Goals for analytic models: plan on the whole cluster, or on its best part.
 
 Rules of this file: deterministic. A lower bound of the iteration time comes first, for each sub-cluster: computation
-without any waiting, infinite if device memory is too small for weights, gradients and optimizer state. The sub-cluster
-is searched only if the bound is short enough for the goal.
+without any waiting, infinite if device memory is too small for the model's state (least_memory.py). The sub-cluster is
+searched only if the bound is short enough for the goal.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import fits, grouped
 from hocket.hardware.parts import Subcluster, parts, whole
 from hocket.planning.goals.goal import Goal, equation_4_4_s
+from hocket.planning.goals.least_memory import room_of, state_of_model
 from hocket.planning.goals.subclusters import Planned, part_for, planned_part
 from hocket.planning.mesh.model_profiles import SizedSpace, sizes_of
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
@@ -77,12 +78,11 @@ class _Asks:
     def least_s(self, part: Subcluster) -> float:
         """Lower bound of an iteration's seconds: all devices compute all the time.
 
-        It is infinite if weights, gradients and optimizer state exceed the memory of all devices together, and 0 for
-        a sub-cluster with several device types.
+        It is infinite if the model's state exceeds the memory of all devices together (least_memory.py), and 0 for a
+        sub-cluster with several device types.
         """
-        cluster, numbers = part.cluster, self.request.precision
-        each = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
-        if each * self.model.parameters > sum(cluster.capacity_bytes(d) for d in range(cluster.devices)):
+        cluster = part.cluster
+        if state_of_model(self.model, self.request)[0] > room_of(cluster):
             return inf
         kinds = [cluster.type_of(device).name for device in range(cluster.devices)]
         if len(set(kinds)) > 1:

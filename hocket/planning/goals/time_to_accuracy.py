@@ -19,6 +19,7 @@ from math import ceil, inf
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.parts import parts
+from hocket.planning.goals.least_memory import StateTooLarge, check_model_fits, check_profile_fits
 from hocket.planning.goals.sample_efficiency import SampleCurve
 from hocket.planning.mesh.plan_model import SizedSearch, search_sizes
 from hocket.planning.predict.predict import predict_choice
@@ -34,7 +35,7 @@ Iteration = Callable[[Cluster, int, float], float | None]
 """Function (cluster, batch size, ceiling in seconds) that plans on all devices of the cluster.
 
 It returns the seconds of the best iteration; None if all plans take longer than the ceiling. It raises RefusedError,
-with the reason, if there is no plan at all.
+with the reason, if there is no plan at all; StateTooLarge, a kind of it, if there is none with any batch.
 """
 
 
@@ -99,6 +100,8 @@ def scale(
 ) -> Scaling:
     """Time to accuracy with weak, strong and batch-optimal scaling.
 
+    Numbers of devices that cannot hold the job's state are left out, with a note.
+
     Arguments:
         iteration: function that plans an iteration.
         curve: samples to reach the accuracy, by batch size.
@@ -108,7 +111,7 @@ def scale(
 
     Raises:
         InputError: a number of devices that no sub-cluster has, or a batch that the curve does not cover.
-        RefusedError: there is no plan on the fewest devices.
+        RefusedError: no number of devices can hold the state, or there is no plan on the fewest of the others.
     """
     curve.samples(base_batch)
     offered = {part.devices: part.cluster for part in parts(cluster)}
@@ -117,27 +120,61 @@ def scale(
         if count not in offered:
             raise InputError("devices", str(count), f"a part of the cluster: {', '.join(map(str, offered))}")
     rows, notes = list[Scaled](), list[str]()
+    small, first = list[tuple[int, StateTooLarge]](), None
     for number, count in enumerate(wanted):
         if progress:
             progress(number, len(wanted), f"{count} devices")
-        rows += _on(iteration, offered[count], curve, base_batch, notes)
+        try:
+            rows += _on(iteration, offered[count], curve, base_batch, notes)
+        except StateTooLarge as error:
+            small.append((count, error))
+            continue
+        first = first or _baseline(rows, base_batch, count, notes)
     if progress:
         progress(len(wanted), len(wanted), "done")
-    first = next((row for row in rows if row.way == WEAK and row.devices == wanted[0]), None)
+    if small:
+        notes.insert(0, _too_small(small))
     if first is None:
-        batch_size, asked = base_batch * wanted[0], _asked(WEAK, base_batch * wanted[0], wanted[0])
-        why = next((note.removeprefix(f"{asked}no plan") for note in notes if note.startswith(asked)), "")
-        found = f"no plan for a batch of {batch_size} on {show_count(wanted[0], 'device')}{why}"
         raise RefusedError(
-            "scaling",
-            found,
-            "a plan for the fewest devices, the baseline",
-            "Use a smaller batch, or start with more devices.",
+            "scaling", _too_small(small), "a plan for the fewest devices, the baseline", small[-1][1].next_step
         )
     told = tuple(
         Scaled(r.way, r.devices, r.batch_size, r.iteration_s, r.iterations, first.seconds / r.seconds) for r in rows
     )
     return Scaling(curve, base_batch, told, tuple(dict.fromkeys(notes)))
+
+
+def _too_small(small: Sequence[tuple[int, StateTooLarge]]) -> str:
+    """Say which numbers of devices cannot hold the job's state, with the reason for the last."""
+    *counts, last = (str(count) for count, _ in small)
+    listed = f"{', '.join(counts)} and {last}" if counts else last
+    why = small[-1][1]
+    return f"no plan on {listed} {'device' if listed == '1' else 'devices'}: found {why.found}; expected {why.expected}"
+
+
+def _baseline(rows: Sequence[Scaled], base: int, count: int, notes: Sequence[str]) -> Scaled:
+    """Weak scaling on the fewest devices, to which speedups are relative.
+
+    Arguments:
+        rows: all ways of scaling on the fewest devices.
+        base: samples of an update of one device alone.
+        count: the fewest devices.
+        notes: reasons for missing plans.
+
+    Raises:
+        RefusedError: there is no plan.
+    """
+    first = next((row for row in rows if row.way == WEAK), None)
+    if first is not None:
+        return first
+    asked = _asked(WEAK, base * count, count)
+    why = next((note.removeprefix(f"{asked}no plan") for note in notes if note.startswith(asked)), "")
+    raise RefusedError(
+        "scaling",
+        f"no plan for a batch of {base * count} on {show_count(count, 'device')}{why}",
+        "a plan for the fewest devices, the baseline",
+        "Use a smaller batch, or start with more devices.",
+    )
 
 
 def _asked(way: str, batch_size: int, devices: int) -> str:
@@ -163,6 +200,8 @@ def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, n
             iterations = ceil(curve.samples(batch_size) / batch_size)
             try:
                 seconds = iteration(cluster, batch_size, most_s / iterations)
+            except StateTooLarge:
+                raise
             except RefusedError as error:
                 seconds, reasons[batch_size] = None, f": found {error.found}; expected {error.expected}"
             known[batch_size] = None if seconds is None else Scaled(way, count, batch_size, seconds, iterations)
@@ -213,6 +252,7 @@ def data_parallel(profile: ModelProfile) -> Iteration:
     """
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
+        check_profile_fits(profile, cluster)
         each, rest = divmod(batch_size, cluster.devices)
         if rest or not each:
             expected = f"as many on each of {show_count(cluster.devices, 'device')}, at least one"
@@ -242,6 +282,7 @@ def any_mesh(model: Transformer, request: PlanRequest) -> Iteration:
     last: list[SizedSearch] = []
 
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
+        check_model_fits(model, request, cluster)
         like = last[0] if last else None
         one = replace(request, batch_size=batch_size)
         found = search_sizes(model, cluster, one, ceiling_s=ceiling_s, like=like)

@@ -11,9 +11,10 @@ from hocket.planning.mesh.placement import Places
 from hocket.strategies.base.balance import Ends, runs
 
 SCHEDULES = ("flush", "gpipe", "two_bw")  # of pipelines with one stage on each device
+UNITS = "fully_sharded"  # its layers are FSDP units
 USUAL = (
     "data_parallel",
-    "fully_sharded",
+    UNITS,
     "flush",
     "interleaved",
 )  # default strategies, with the mathematics of one process
@@ -96,7 +97,7 @@ class ParallelLayout:
     def strategy(self) -> str:
         """Name of the layout's strategy."""
         if self.units:
-            return "fully_sharded"
+            return UNITS
         return "data_parallel" if self.depth == 1 else self.schedule if self.chunks == 1 else "interleaved"
 
     @property

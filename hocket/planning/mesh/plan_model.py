@@ -19,6 +19,7 @@ from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
 from hocket.planning.buckets.assign import Rebucketed, rebucketed
 from hocket.planning.load import check_profile_replaced, profile_beside
+from hocket.planning.mesh.layout import UNITS
 from hocket.planning.mesh.model_profiles import SizedSpace, considered_meshes, sizes_of
 from hocket.planning.mesh.search.result import LayoutSearch
 from hocket.planning.mesh.search.search import search_meshes
@@ -200,7 +201,7 @@ def search_sizes(
         if not 1 <= size <= request.batch_size:
             raise InputError("microbatch_sizes", str(size), f"a number from 1 to {request.batch_size} (the batch size)")
     considered_meshes(request)
-    if model.tied and (set(request.shards) == {"full"} or set(request.strategies) == {"fully_sharded"}):
+    if model.tied and (set(request.shards) == {"full"} or set(request.strategies) == {UNITS}):
         check_together(
             "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output shares the embedding's weights"
         )

@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hocket.cli import main
+from hocket.cli.plan import plan
+from hocket.cli.plan.explain import explained_profile, explained_sizes
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan
 from hocket.profiling.analytic.synthetic import chain
@@ -361,16 +364,59 @@ def test_a_plan_whose_profile_is_gone(folder: Path, capsys: pytest.CaptureFixtur
     assert "`profile:`" in text
 
 
+def of_sizes() -> None:
+    """Write an analytic model, and a cluster for each kind of model."""
+    Path("gpt.yaml").write_text("layers: 2\nhidden: 256\nheads: 4\nvocabulary: 512\nsequence: 64\n")
+    for name, device_type in (("gpt", "v100-16gb"), ("profile", "cpu-core")):
+        replace(Cluster.read("cluster.yaml"), device_type=device_type).save(f"{name}.cluster.yaml")
+
+
+@pytest.mark.parametrize("model", ["profile.json", "gpt.yaml"])
 def test_ctrl_c_while_it_explains(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan is written before, which is said."""
+    """The plan is shown and written before, which the last words say.
+
+    With --json there is no document then. Without a file, no file is named.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hocket.cli.plan.explain.Explanation.print", interrupt)
-    words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-o", "there.yaml"]
-    assert main(words) == 130
-    assert "interrupted; there.yaml was written before" in capsys.readouterr().err
+    for name in ("explained_profile", "explained_sizes"):
+        monkeypatch.setattr(f"hocket.cli.plan.plan.{name}", interrupt)
+    of_sizes()
+    words = ["plan", model, f"{Path(model).stem}.cluster.yaml", "-B", "8"]
+    assert main([*words, "-o", "there.yaml"]) == 130
+    text, error = capsys.readouterr()
+    assert error == "interrupted while explaining the plan; there.yaml was written before\n"
+    assert "samples/s" in text
+    assert text.rstrip().splitlines()[-1].startswith("wrote there.yaml")
     assert Plan.read("there.yaml").batch_size == 8
+    assert main([*words, "--json", "-o", "other.yaml"]) == 130
+    text, error = capsys.readouterr()
+    assert (text, error) == ("", "interrupted while explaining the plan; other.yaml was written before\n")
+    assert Plan.read("other.yaml").batch_size == 8
+    assert main(words) == 130
+    assert capsys.readouterr().err == "interrupted while explaining the plan\n"
+
+
+@pytest.mark.parametrize("model", ["profile.json", "gpt.yaml"])
+def test_the_plan_is_shown_before_its_explanation(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table and the name of the written file leave the buffer of standard output before the explanation begins."""
+    out, shown = BytesIO(), list[bytes]()
+
+    def explained(found: Any, progress: Any) -> Any:
+        shown.append(out.getvalue())
+        return whole[model](found, progress)
+
+    whole = {"profile.json": explained_profile, "gpt.yaml": explained_sizes}
+    for function in ("explained_profile", "explained_sizes"):
+        monkeypatch.setattr(plan, function, explained)
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(out, encoding="utf-8"))
+    of_sizes()
+    assert main(["plan", model, f"{Path(model).stem}.cluster.yaml", "-B", "8", "-o", "there.yaml"]) == 0
+    assert b"samples/s" in shown[0]
+    assert b"\nwrote there.yaml" in shown[0]
+    assert b"what would help" not in shown[0]
+    assert b"what would help" in out.getvalue()

@@ -1,9 +1,11 @@
 """`hocket scaling`, from the command line to a report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hocket.hardware.cluster import Cluster
 from hocket.profiling.analytic.synthetic import chain
 from tests.cli.plan.test_plan import document, said
 from tests.cli.plan.test_plan_model import folder  # noqa: F401  # a fixture
@@ -68,3 +70,24 @@ def test_links_of_two_levels(capsys: pytest.CaptureFixture[str]) -> None:
     """Are refused."""
     words = ("--bandwidth", "cluster=2x", "--bandwidth", "server=2x")
     assert document(capsys, *WORDS, *words, code=2)["error"]["found"] == "levels cluster and server"
+
+
+def test_few_devices_without_room(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers of devices that cannot hold the model are left out, with a note in the text and in the document.
+
+    Speedups are relative to the fewest of the others.
+    """
+    replace(Cluster.read("cluster.yaml"), memory_bytes=1.2e9).save("small.yaml")
+    words = ("scaling", "gpt.yaml", "small.yaml", *WORDS[3:])
+    found = document(capsys, *words)
+    weak = [row for row in found["rows"] if row["way"] == "weak"]
+    assert [row["devices"] for row in weak] == [2, 4, 8]
+    assert weak[0]["speedup"] == 1
+    assert found["rows"] == document(capsys, *words, "--devices", "2", "--devices", "4", "--devices", "8")["rows"]
+    assert found["notes"][0].startswith("no plan on 1 device: found ")
+    text = said(capsys, *words, "--report", "report.html")
+    assert "note: no plan on 1 device: found " in text
+    assert "against a batch of 32 on 2 devices" in text
+    assert "no plan on 1 device" in Path("report.html").read_text()
+    error = document(capsys, *words, "--devices", "1", code=2)["error"]
+    assert error["found"].startswith("no plan on 1 device: ")

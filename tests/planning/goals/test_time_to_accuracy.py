@@ -79,10 +79,13 @@ def test_iterations_are_those_of_plans() -> None:
         iteration(SERVER, 12, 1e9)
     large = data_parallel(chain(4, weights_bytes=1e10, device_type="v100-16gb"))
     limit = r"expected at most 14\.9\S* GiB, the memory of the smallest device"
-    with pytest.raises(RefusedError, match=r"memory: found .* a device, with microbatches of 1; " + limit):
+    with pytest.raises(RefusedError, match=r"memory: found .* of weights, gradients and optimizer state; " + limit):
         large(SERVER, 64, 1e9)
+    stashing = data_parallel(chain(4, stash_bytes=1e10, device_type="v100-16gb"))
+    with pytest.raises(RefusedError, match=r"memory: found .* a device, with microbatches of 1; " + limit):
+        stashing(SERVER, 64, 1e9)
     with pytest.raises(RefusedError, match=r"no plan for a batch of 16 on 1 device: found .* " + limit):
-        scale(large, SERVER, CURVE, 16)
+        scale(stashing, SERVER, CURVE, 16)
     sized = any_mesh(GPT, PlanRequest(16))
     assert sized(SERVERS, 16, 1e9) == search_sizes(GPT, SERVERS, PlanRequest(16)).best.iteration_s
     assert sized(SERVERS, 16, 1e-9) is None

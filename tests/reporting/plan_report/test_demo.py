@@ -39,6 +39,13 @@ def test_prediction_stands_beside_measurement(predicted: Callable[..., Any]) -> 
     assert "nan" not in text.lower().split()
 
 
+def test_headings_of_the_table_wrap() -> None:
+    """The table of strategies has many columns: its headings wrap, so that it is not wider than the page."""
+    page = demo_html(ROWS, {})
+    assert '<table class="heads">\n<thead><tr><th scope="col">strategy</th>' in page
+    assert ".heads th,.heads th.r{white-space:normal" in page
+
+
 @pytest.mark.parametrize("log_loss", [False, True])
 def test_without_a_plan_there_are_tables_and_curves(log_loss: bool) -> None:
     """No timelines, and hostile names of strategies are text."""
