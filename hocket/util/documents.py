@@ -140,9 +140,9 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
         with suppress(InputError):
             return parse_json(text, place)
     try:
-        yaml = YAML(typ="safe", pure=True)
-        yaml.Composer = UniqueAnchors
-        data = yaml.load(text)
+        reader = YAML(typ="safe", pure=True)
+        reader.Composer = UniqueAnchors
+        data = reader.load(text)
     except (YAMLError, RecursionError, ValueError, TypeError) as error:  # TypeError: a key that is itself a collection
         if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
             lines = (text if isinstance(text, str) else text.decode(errors="replace")).splitlines()

@@ -413,10 +413,12 @@ def test_the_plan_is_shown_before_its_explanation(folder: Path, model: str, monk
     whole = {"profile.json": explained_profile, "gpt.yaml": explained_sizes}
     for function in ("explained_profile", "explained_sizes"):
         monkeypatch.setattr(plan, function, explained)
-    monkeypatch.setattr("sys.stdout", TextIOWrapper(out, encoding="utf-8"))
+    buffered = TextIOWrapper(out, encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", buffered)
     of_sizes()
     assert main(["plan", model, f"{Path(model).stem}.cluster.yaml", "-B", "8", "-o", "there.yaml"]) == 0
     assert b"samples/s" in shown[0]
     assert b"\nwrote there.yaml" in shown[0]
     assert b"what would help" not in shown[0]
+    buffered.flush()
     assert b"what would help" in out.getvalue()
