@@ -256,6 +256,13 @@ def test_a_journal_replays_to_the_state_that_it_was_written_in(run: Run, shared:
     shown = run("cluster", "replay", "journal.log").out
     assert "jobs left" in shown
     assert f"journal.log, line {whole['events'] + 1}: the record is cut off" in shown
+    lines = Path("journal.log").read_bytes().splitlines(keepends=True)
+    Path("journal.log").write_bytes(b"".join(lines[: len(lines) // 2]))
+    figures, one = (run("cluster", "replay", "journal.log", "--rows", rows).out for rows in (100, 1))
+    leases = int(figures.splitlines()[4].split()[-1])
+    assert leases > 1
+    assert "more; --rows" not in figures
+    assert f"and {leases - 1} more; --rows shows them" in one
 
 
 def test_a_simulation_that_cannot_be_leaves_no_journal(run: Run, shared: Path) -> None:

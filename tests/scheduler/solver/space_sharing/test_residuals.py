@@ -16,6 +16,7 @@ from hocket.scheduler.policies import finish_time_fairness, makespan, makespan_b
 from hocket.scheduler.solver.lp.variables import AllocationVariables
 from hocket.scheduler.solver.parametric.demand_groups import GroupLines
 from hocket.scheduler.solver.space_sharing import column_generation
+from hocket.scheduler.solver.space_sharing.residuals import with_crumbs
 from hocket.scheduler.solver.space_sharing.time_windows import spread
 from tests.scheduler.helpers.crowds import assert_it_can_be
 
@@ -91,3 +92,20 @@ def test_where_the_other_side_of_a_pair_is_nothing_a_job_is_alone() -> None:
     assert not torn
     assert (first.tolist(), second.tolist(), column.tolist()) == ([0, 1, 2], [ALONE] * 3, [0] * 3)
     assert fraction == pytest.approx([6.7e-13, 6.8e-13, 1.5e-12])
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_times_are_reduced_where_the_workers_are_full(scale: int) -> None:
+    """A crumb on full workers shortens all their times a little; a job of two workers counts twice."""
+    jobs = (
+        Active(Job("wide", "wide", 10.0, scale_factor=scale), 10.0),
+        Active(Job("soon", "soon", 10.0), 10.0),
+    )
+    there = Snapshot((WorkerType("v100", scale),), (Placement(0),), jobs, np.array([[4.0], [2.0]]))
+    entries = (np.array([0]), np.array([ALONE]), np.array([0]), np.array([1.0]))
+    demand = np.array([4.0, 1e-9])
+    first, second, column, fraction = with_crumbs(GroupLines(AllocationVariables(there)), demand, entries, there)
+    assert (first.tolist(), second.tolist(), column.tolist()) == ([0, 1], [ALONE] * 2, [0, 0])
+    assert fraction[1] == pytest.approx(0.5e-9, rel=1e-6)
+    assert fraction[0] < 1
+    assert fraction[0] * scale + fraction[1] == pytest.approx(scale, rel=1e-14)
