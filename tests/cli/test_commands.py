@@ -379,7 +379,7 @@ def test_wrong_options(run: Run, folder: Path, command: str) -> None:
     assert found.code == 2
     assert found.out == ""
     assert "-h" in found.err
-    assert "Error" in found.err
+    assert "error" in found.err.lower()
     assert "Traceback" not in found.err
 
 
