@@ -81,7 +81,7 @@ class Device:
         self.number, self.device, self.executable = number, torch.device(executable.device), executable
         self.program, self.layout, self.captured = program, layout, captured
         self.stream, self.guard = Stream(captured.job, layout.batches), guard or Guard()
-        self.clipping = Clipping.of(captured, program.stages)
+        self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.clip_stage_norm)
         self.scaler = LossScaler() if captured.loss_scaled else None
         parts = split(captured, layout, number)
         _check_shards(captured.job, parts)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from hocket.profiling.job.clip import scale_of, squares_of
 from hocket.program.order import reduce_group, scattered
-from hocket.program.passes.borders import LayerGraph
 from hocket.program.program import StageShape
 
 
@@ -45,30 +44,17 @@ class Clipping:
 
     Arguments:
         most: maximum norm of the gradients; None without clipping, infinity to compute the norm only.
-        stages: stages of the program.
-        weighted: True if gradients are multiplied by loss weights, so that a step divides by the sum of the weights.
-        scaled: True if gradients are multiplied by a loss scale (loss/scaler.py), so that a step divides by it.
+        stages: stages of the program. If they are `weighted`, a step divides by the sum of the loss weights; if they are
+            `scaled`, it divides by the loss scale (loss/scaler.py).
         most_of_stage: maximum norm of the gradients of each stage; None without clipping by it.
     """
 
-    def __init__(
-        self,
-        most: float | None,
-        stages: tuple[StageShape, ...],
-        weighted: bool = False,
-        scaled: bool = False,
-        most_of_stage: float | None = None,
-    ) -> None:
-        self._most, self._stages, self._weighted, self._scaled = most, stages, weighted, scaled
-        self._most_of_stage = most_of_stage
+    def __init__(self, most: float | None, stages: tuple[StageShape, ...], most_of_stage: float | None = None) -> None:
+        self._most, self._stages, self._most_of_stage = most, stages, most_of_stage
+        self._weighted, self._scaled = stages[0].weighted, stages[0].scaled  # equal for all stages
         self._divided: frozenset[str] = frozenset()
         self._width = 1
         self._total: Callable[[Tensor], Tensor] | None = None
-
-    @classmethod
-    def of(cls, graph: LayerGraph, stages: tuple[StageShape, ...]) -> "Clipping":
-        """Create the clipping of a captured model."""
-        return cls(graph.clip_grad_norm, stages, graph.loss_weighted, graph.loss_scaled, graph.clip_stage_norm)
 
     @property
     def sums_norm(self) -> bool:

@@ -56,7 +56,7 @@ class LossFactors:
     def loss(self, microbatch: int, merged: int = 1, weight: float | None = None) -> float:
         """Compute the factor of a loss's gradient, with which the backward starts.
 
-        With a loss scale, it is the scale of the next update.
+        It includes the loss scale, if there is one.
 
         Arguments:
             microbatch: the microbatch of the loss, or the first of merged microbatches.

@@ -85,7 +85,7 @@ def squares(*values: float) -> Squares:
 @pytest.mark.parametrize("most", [None, 2.0])
 def test_factor_and_norm_are_of_gradients_without_the_scale(most: float | None) -> None:
     """Clipping and norm are those of the gradients divided by the scale."""
-    plain, scaled = Clipping(most, STAGES), Clipping(most, STAGES, scaled=True)
+    plain, scaled = Clipping(most, STAGES), Clipping(most, (StageShape((0,), scaled=True),))
     assert scaled.sums_norm
     norm, scale = 4.0, 1024.0
     found = squares((norm * scale) ** 2)
@@ -97,7 +97,7 @@ def test_factor_and_norm_are_of_gradients_without_the_scale(most: float | None) 
 @pytest.mark.parametrize("most", [None, 2.0])
 def test_loss_weights_and_scale_together(most: float | None) -> None:
     """A step divides by the sum of the weights and by the scale, and clips the quotient."""
-    clipping = Clipping(most, STAGES, weighted=True, scaled=True)
+    clipping = Clipping(most, (StageShape((0,), weighted=True, scaled=True),))
     norm, scale, weight = 4.0, 1024.0, 10.0
     found = squares((norm * scale * weight) ** 2, weight)
     assert clipping.norm(found, scale) == pytest.approx(norm, rel=1e-12)
