@@ -37,7 +37,8 @@ def evaluation_executable(trained: Executable, name: str, microbatch_size: int) 
 
     Raises:
         CaptureError: the model or a metric cannot be captured.
-        RefusedError: the plan swaps, or averages of weights are sharded that would have to be whole, or a stage would compute nothing in evaluation mode.
+        RefusedError: the plan swaps, or averages to evaluate are sharded, or a stage would compute nothing in evaluation
+            mode.
         ProgramError: the program is not legal.
     """
     job, layout = trained.captured.job, trained.layout

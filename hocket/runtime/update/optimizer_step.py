@@ -90,9 +90,8 @@ class OptimizerSteps:
         for value in instruction.reads:
             if value.what in _NORMS:
                 squares = store[value]
-                factor = self._clipping.factor(
-                    squares, scale
-                )  # the program is synchronous, so the factor of `LossFactors` is one
+                # The program is synchronous, so the factor of `LossFactors` is one.
+                factor = self._clipping.factor(squares, scale)
         newest = weights.newest if weights.gathers else store[old]
         lends = [value for value in instruction.writes if value.what is ValueKind.LENT]
         used = buckets
