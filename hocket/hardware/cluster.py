@@ -342,12 +342,16 @@ class Cluster:
 
     def to_yaml(self) -> str:
         """Convert the cluster to text; `from_yaml` is the inverse."""
+        return write_yaml(self.to_data())
+
+    def to_data(self) -> dict[str, Any]:
+        """Convert the cluster to dictionaries and lists, without defaults."""
         data = as_data(self)
         slim = {key: value for key, value in data.items() if value not in (None, [], "")}
         for key in ("levels", "nodes", "types"):
             if key in slim:
                 slim[key] = [{k: v for k, v in part.items() if v is not None} for part in slim[key]]
-        return write_yaml(slim)
+        return slim
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "cluster") -> "Cluster":

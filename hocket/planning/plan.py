@@ -386,8 +386,12 @@ class Plan:
 
     def to_yaml(self) -> str:
         """The plan as text; `from_yaml` is the inverse."""
+        return write_yaml(self.to_data())
+
+    def to_data(self) -> dict[str, Any]:
+        """The plan as dictionaries and lists, in the order of a plan file, without defaults."""
         data = as_data(self)
-        data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
+        data["cluster"] = self.cluster.to_data()
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
         groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch", "loaders")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
@@ -401,7 +405,7 @@ class Plan:
             ]
             slim["swap"] = {k: v for k, v in swap.items() if v != []}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [], "")} for stage in slim["stages"]]
-        return write_yaml(slim)
+        return slim
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "plan") -> "Plan":

@@ -4,7 +4,7 @@ Usage: `python -m hocket.training.launch.fork_server_main HANDLE`. With a module
 place of HANDLE, it runs one process without a fork server.
 
 The fork server imports the modules that every worker imports, and nothing else: no model, no device, no thread, no
-code of the user. If the process that started it ends, the socket closes and the fork server ends. Linux then ends its
+code of the user. While no request waits, it imports the modules that some workers import. If the process that started it ends, the socket closes and the fork server ends. Linux then ends its
 workers (PR_SET_PDEATHSIG).
 """
 
@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from hocket.training.launch.fork_server import MAX_MESSAGE_BYTES, PATH
+from hocket.util.schema import prepare
 
 # Creating an optimizer imports torch._dynamo; reading a plan imports the last two.
 _LOADED = (
@@ -33,6 +34,8 @@ _LOADED = (
     "pydantic.dataclasses",
     "ruamel.yaml.main",
 )
+_READ = (("hocket.planning.plan", "Plan"), ("hocket.training.launch.worker_spec", "WorkerSpec"))
+_LATER = ("hocket.runtime.checkpoint.manager",)  # only workers that save import it
 _MAX_HANDLES = 8
 _NAME_BYTES = 15  # Linux's limit of a process name
 _PR_SET_NAME = 15
@@ -49,8 +52,10 @@ def main(handle: int) -> None:
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     for name in _LOADED:
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # so that garbage collection in a fork does not copy shared pages
+    for name, kind in _READ:
+        prepare(getattr(importlib.import_module(name), kind))
+    _share()
+    later = list(_LATER)
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
@@ -59,7 +64,10 @@ def main(handle: int) -> None:
     running: dict[int, int] = {}
     with socket.socket(fileno=handle) as asker:
         while True:
-            ready, _, _ = select.select([asker, woken], [], [])
+            ready, _, _ = select.select([asker, woken], [], [], 0 if later else None)
+            if not ready:  # nobody waits
+                importlib.import_module(later.pop())
+                _share()
             if woken in ready:
                 woken.recv(MAX_MESSAGE_BYTES)
                 _reap(running, asker)
@@ -82,6 +90,12 @@ def main(handle: int) -> None:
                 for taken in handles:
                     os.close(taken)
                 _say(asker, {"number": wanted["number"], "pid": pid})
+
+
+def _share() -> None:
+    """Keep all objects out of garbage collections, so that a collection in a fork does not copy shared pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def _reap(running: dict[int, int], asker: socket.socket) -> None:

@@ -33,7 +33,7 @@ from hocket.training.launch import fork_server
 from hocket.training.launch.cpu_affinity import cores_of
 from hocket.training.launch.environment import MAX_LOCAL_WORKERS, worker_environment
 from hocket.training.launch.watcher import LocalWorker, Watch
-from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file
+from hocket.training.launch.worker_spec import JobSpec, TurnsSpec, WorkerSpec, plan_file, plan_text
 from hocket.training.run_plan import RunPlan
 from hocket.training.worker.monitor.collector import Collector
 from hocket.training.worker.monitor.listener import Listener, RunSummary
@@ -120,7 +120,7 @@ def local_workers(
     with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:
         folder = Path(name)
         for number, plan in enumerate(plans):
-            plan.save(folder / plan_file(number))
+            write_atomic(folder / plan_file(number), plan_text(plan))
         workers: list[LocalWorker] = []
         try:
             for rank, called in enumerate(worker_names(plans[0].worker_devices, plans[0].tensor)):

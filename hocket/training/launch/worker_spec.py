@@ -4,10 +4,12 @@ It names the job, the worker's rank, its cores and the options. The launcher wri
 folder, to which only this user has access.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hocket.planning.plan import Plan
 from hocket.profiling.job.job import Job, load_job
 from hocket.profiling.job.likeness import Likeness, check_likeness, likeness
 from hocket.profiling.job.origin import NAMES
@@ -82,6 +84,18 @@ class TurnsSpec:
 def plan_file(number: int) -> str:
     """Return the name of a plan's file in the run's folder; plans are counted from 0."""
     return f"plan-{number}.yaml"
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the contents of a plan's file in the run's folder.
+
+    It is JSON, which workers read much faster than other YAML. JSON has no infinite numbers; a plan with one is written
+    as a plan file.
+    """
+    try:
+        return json.dumps(plan.to_data(), allow_nan=False)
+    except ValueError:
+        return plan.to_yaml()
 
 
 @dataclass(frozen=True)

@@ -141,26 +141,30 @@ def test_a_nursery_serves_as_long_as_it_is_as_a_new_one_would_be(tmp_path: Path)
 
 ASKED = """
 import importlib
+import os
 import torch
-from hocket.training.launch.fork_server_main import _LOADED
+from hocket.training.launch.fork_server_main import _LATER, _LOADED
 
 asked = []
 for name in ("is_available", "device_count", "current_device", "get_device_capability", "get_device_properties", "_lazy_init"):
     setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
 for module in _LOADED:
     importlib.import_module(module)
-print(asked)
+threads = len(os.listdir("/proc/self/task"))
+for module in _LATER:
+    importlib.import_module(module)
+print(asked, len(os.listdir("/proc/self/task")) - threads)
 """
 
 
 @pytest.mark.slow
 def test_loading_asks_no_device() -> None:
-    """Loading does not initialise CUDA devices.
+    """Loading does not initialise CUDA devices, and what is loaded later starts no thread.
 
-    Forks could not use them if the parent had initialised them.
+    Forks could not use the devices if the parent had initialised them.
     """
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[] 0\n"
 
 
 def test_workers_may_end_after_their_nursery_has_left_off() -> None:
@@ -171,11 +175,30 @@ def test_workers_may_end_after_their_nursery_has_left_off() -> None:
     script = (
         "import os, signal, socket\n"
         "from hocket.training.launch import fork_server_main\n"
-        "fork_server_main._LOADED = ()\n"
+        "fork_server_main._LOADED = fork_server_main._READ = fork_server_main._LATER = ()\n"
         "here, there = socket.socketpair()\n"
         "here.close()\n"
         "fork_server_main.main(there.detach())\n"
         "signal.raise_signal(signal.SIGCHLD)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_only_some_workers_need_is_loaded_while_nobody_waits() -> None:
+    """The fork server imports further modules while there is no request."""
+    script = (
+        "import socket, sys, threading, time\n"
+        "from hocket.training.launch import fork_server_main\n"
+        "fork_server_main._LOADED = fork_server_main._READ = ()\n"
+        "fork_server_main._LATER = ('wave', 'colorsys')\n"
+        "here, there = socket.socketpair()\n"
+        "def end():\n"
+        "    while not {'wave', 'colorsys'} <= set(sys.modules):\n"
+        "        time.sleep(0.01)\n"
+        "    here.close()\n"
+        "threading.Thread(target=end, daemon=True).start()\n"
+        "fork_server_main.main(there.detach())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
