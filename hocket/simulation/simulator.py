@@ -128,7 +128,7 @@ def play(
     state = (_ints(lanes, -1), _ints(lanes), *flags, *(np.zeros(lanes) for _ in range(3)), np.zeros(resources))
     devices = range(costs.cluster.devices)
     sizes = PlanSizes(costs, layout.program)
-    level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices])
+    level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices], dtype=np.float64)
     limit = _records(layout, cost) + len(level) if record else 0
     memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit), np.zeros(len(level)))
     out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))

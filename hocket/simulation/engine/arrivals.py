@@ -45,7 +45,8 @@ def arrivals(layout: NodeLayout) -> tuple[np.ndarray, np.ndarray]:
     last = np.ones(len(table), dtype=np.bool_)
     last[:-1] = (table[1:, 1:] != table[:-1, 1:]).any(axis=1)
     table = table[last]
-    return np.concatenate(([0], np.cumsum(np.bincount(table[:, 1], minlength=layout.nodes)))), table[:, 0]
+    pointer = np.concatenate(([0], np.cumsum(np.bincount(table[:, 1], minlength=layout.nodes))))
+    return pointer, np.ascontiguousarray(table[:, 0])
 
 
 def meeting_tables(layout: NodeLayout, costs: CostModel) -> tuple[np.ndarray, ...]:

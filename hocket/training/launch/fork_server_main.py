@@ -35,7 +35,7 @@ _LOADED = (
     "ruamel.yaml.main",
 )
 _READ = (("hocket.planning.plan", "Plan"), ("hocket.training.launch.worker_spec", "WorkerSpec"))
-_LATER = ("hocket.runtime.checkpoint.manager",)  # only workers that save import it
+_LATER = ("hocket.api", "hocket.runtime.checkpoint.manager")  # for jobs with `from hocket import Job`; for checkpoints
 _MAX_HANDLES = 8
 _NAME_BYTES = 15  # Linux's limit of a process name
 _PR_SET_NAME = 15
@@ -66,7 +66,7 @@ def main(handle: int) -> None:
         while True:
             ready, _, _ = select.select([asker, woken], [], [], 0 if later else None)
             if not ready:  # nobody waits
-                importlib.import_module(later.pop())
+                importlib.import_module(later.pop(0))
                 _share()
             if woken in ready:
                 woken.recv(MAX_MESSAGE_BYTES)

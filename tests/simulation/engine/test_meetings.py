@@ -5,6 +5,7 @@ Formulas are compared with draws, and simulated iterations with runs of drawn se
 
 from dataclasses import replace
 from math import pi, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 from hocket.cost.background.background import Background, Launch
 from hocket.cost.contention import Collocation
 from hocket.cost.stragglers import slowest, tails
-from hocket.hardware.cluster import Level
+from hocket.hardware.cluster import Cluster, Level
+from hocket.planning.predict.predict import played as played_plan
+from hocket.planning.search.request import PlanRequest
+from hocket.planning.search.search import search
+from hocket.profiling.analytic.synthetic import chain
 from hocket.program.instruction import COLLECTIVES, Kind
 from hocket.simulation.background.replay import BackgroundReplay
 from hocket.simulation.engine import kernel
@@ -159,6 +164,31 @@ def test_both_kernels_expect_the_same(chain: Chain) -> None:
     plain, fast = (play(case.program, case.costs, 5, engine=engine) for engine in ("python", "numba"))
     for name in ("start_s", "end_s", "cause", "late_s"):
         assert np.array_equal(getattr(plain, name), getattr(fast, name))
+
+
+def test_the_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with and without variance, and runs that begin with all values on the host, have arguments of one type.
+
+    Numba would compile the kernel once more for other types, which takes seconds.
+    """
+    typeof = pytest.importorskip("numba").typeof
+    types = set()
+
+    def played(*arguments: Any) -> int:
+        types.add(str(typeof(arguments)))
+        return compiled(*arguments)
+
+    compiled = kernel.compiled()
+    assert compiled is not None
+    monkeypatch.setattr(kernel, "compiled", lambda: played)
+    case = CHAINS[0].case()
+    for costs in (case.costs, varying(case, SHARE).costs):
+        play(case.program, costs, 5, engine="numba")
+    model = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
+    room = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
+    swapped = played_plan(search(model, room, PlanRequest(4)).best.plan, model)
+    play(swapped.program, swapped.costs, 5, engine="numba")
+    assert len(types) == 1
 
 
 @pytest.mark.parametrize("chain", [*CHAINS, *PIPELINES], ids=IDS)
