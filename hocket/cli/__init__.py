@@ -18,6 +18,7 @@ import errno
 import os
 import signal
 import sys
+from functools import cache
 from io import StringIO, TextIOWrapper
 from typing import Any
 
@@ -77,17 +78,24 @@ def _invoke(app: Any, words: list[str]) -> int:
         words: command line without the program's name; its first word is the command.
     """
     from typer import Exit
-    from typer.main import get_command
 
     from hocket.cli.renamed import current
 
-    command = get_command(app)
+    command = _command(app)
     try:
         with command.make_context("hocket", current(words)) as context:
             command.invoke(context)
     except Exit as asked:
         return asked.exit_code
     return 0
+
+
+@cache
+def _command(app: Any) -> Any:
+    """Build all commands once per process; tests and notebooks call `main` many times."""
+    from typer.main import get_command
+
+    return get_command(app)
 
 
 def _tell(words: list[str], error: Exception) -> None:
