@@ -72,6 +72,7 @@ def test_links_of_two_levels(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, *WORDS, *words, code=2)["error"]["found"] == "levels cluster and server"
 
 
+@pytest.mark.slow
 def test_few_devices_without_room(capsys: pytest.CaptureFixture[str]) -> None:
     """Numbers of devices that cannot hold the model are left out, with a note in the text and in the document.
 

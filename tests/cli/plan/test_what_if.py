@@ -182,6 +182,7 @@ def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]
         assert (note in " ".join(said(capsys, "what-if", "plan.yaml", *words).split())) == more, words
 
 
+@pytest.mark.slow
 def test_what_an_earlier_run_measured_counts(capsys: pytest.CaptureFixture[str]) -> None:
     """Measured seconds and host links count as for `hocket plan`; --no-feedback disables this."""
     HEAVY.save("p.json")

@@ -108,6 +108,7 @@ def test_data_parallelism_of_a_profile() -> None:
         check_profile_fits(profile, replace(SERVER, memory_bytes=state * 0.99))
 
 
+@pytest.mark.slow
 def test_a_part_that_only_a_fully_sharded_plan_fits() -> None:
     """It serves a goal, although weights, gradients and optimizer state together exceed its memory."""
     wide = Cluster("wide", (Level("server", 4, 1e11, 1e-6),), "a100-80gb", price_usd_per_hour=1.0)

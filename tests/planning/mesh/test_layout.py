@@ -182,7 +182,7 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
 
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("rate", [1e9, 1e11])
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, rate: float) -> None:
     """Bounds hold with measured overlap of sums and computation."""
     overlap = OverlapModel(0.9, 1e-3, Rate(0.7 * rate, 0.0, 0.0), Rate(rate, 0.5 * rate, 0.1), 1e-5, 2, own_threads=16)

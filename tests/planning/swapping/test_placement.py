@@ -136,6 +136,7 @@ def test_fewer_devices_where_use_is_limited() -> None:
     assert [one.devices for one in places(MODEL, MIXED, True)] == [(0, 1, 2, 3), (0, 1), (0,), (2, 3), (2,)]
 
 
+@pytest.mark.slow
 def test_plans_that_swap_keep_an_amplification_limit() -> None:
     """Amplification limits hold for plans that swap, which keep their devices.
 

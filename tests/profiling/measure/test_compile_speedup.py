@@ -18,6 +18,7 @@ def test_runs_of_about_equal_cost() -> None:
     assert ends_of([2.0]) == (1,)
 
 
+@pytest.mark.slow
 def test_a_profile_with_code() -> None:
     """A profile with compiled speeds has a factor for each run and microbatch size.
 

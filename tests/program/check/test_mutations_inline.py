@@ -70,6 +70,7 @@ def test_accepted_mutants_give_the_same_weights(number: int) -> None:
             assert_same_weights(weights, expected.weights[device], 1e-9)
 
 
+@pytest.mark.slow
 def test_there_are_accepted_mutants_of_every_sort_of_schedule() -> None:
     """Most plans have edits that do no harm, so the test above runs something."""
     assert sum(len(accepted(number)) for number in range(len(RUNS))) >= 40

@@ -156,6 +156,7 @@ def all_cuts(end: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.slow
 def test_the_search_beside_all_plans_of_small_models(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     """No packs and sizes of 12 chains of six layers are faster than the plan.
 
