@@ -91,6 +91,7 @@ def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert both["planned_anew"] < 0
 
 
+@pytest.mark.slow
 def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option of what-if is a question about the model.
 

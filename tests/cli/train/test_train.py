@@ -105,7 +105,7 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
     ],
     ids=["wider", "shorter and another batch", "another batch", "another precision", "broken"],
 )
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
     """A changed job is refused before the first step.
 

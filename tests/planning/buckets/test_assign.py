@@ -205,6 +205,7 @@ def test_under_a_limit_of_amplification() -> None:
 
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("name", ["data_parallel", "burst_parallel"])
+@pytest.mark.thinned(most=1)
 def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor: int) -> None:
     """A plan that keeps the limit only with other buckets is found by `auto`.
 

@@ -76,6 +76,7 @@ def test_who_keeps_devices_pays_for_them_all_the_time() -> None:
 
 @examples(8)
 @given(data=st.data(), layers=st.integers(2, 3), limit=st.sampled_from([1.0, 1.2, 1.5, 2.0, 4.0]))
+@pytest.mark.slow
 def test_nothing_that_keeps_the_limit_is_faster(data: st.DataObject, layers: int, limit: float) -> None:
     """No candidate of any strategy that keeps the limit is faster.
 

@@ -40,6 +40,7 @@ def each_part() -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_each_goal_is_the_best_of_all_parts() -> None:
     """Fewest devices for several deadlines, and least cost."""
     seconds = each_part()

@@ -357,6 +357,7 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "sizes", "expected"), [(520, (), 8), (1024, (), 8), (128, (1,), 1)])
+@pytest.mark.thinned(most=1)
 def test_a_long_batch_is_divided(batch_size: int, sizes: tuple[int, ...], expected: int) -> None:
     """A batch of more than 64 microbatches uses all devices, with microbatches as measured or as named."""
     profile = chain(6, forward_s=1e-3, microbatch_sizes=(1, 2, 4, 8), device_type="cpu-core")

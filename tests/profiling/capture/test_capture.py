@@ -70,6 +70,7 @@ def test_zoo_parity(name):
     ("name", "options"),
     [("gpt", {"dropout": 0.2}), ("lstm", {"dropout": 0.2}), ("vgg", {"batch_norm": True}), ("inception", {})],
 )
+@pytest.mark.thinned(most=2)
 def test_dropout_is_the_same_whatever_the_cut_and_recomputed(name, options):
     """With a seed for each layer, masks do not depend on stages or recomputation."""
     job = models.small_job(name, dtype=torch.float64, batch_size=4, **options)

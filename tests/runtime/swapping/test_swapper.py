@@ -34,6 +34,7 @@ def both(graph: Captured, case: Case, repeats: int = 3) -> tuple[Result, Result]
 
 
 @pytest.mark.parametrize(("model", "optimizer", "case"), CASES, ids=str)
+@pytest.mark.thinned(most=3)
 def test_swapped_training_is_the_same_to_the_bit(model, optimizer, case):
     """Swapped training is bit-identical.
 

@@ -74,7 +74,7 @@ def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
     ],
     ids=str,
 )
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimizer, tolerance, case):
     """Any number of devices and microbatches follows the rule.
 

@@ -82,7 +82,7 @@ def outcome(strategy, request):
 
 
 @pytest.mark.parametrize("launch_s", [0.05, 0.7])
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
     """After a gap, compute waits for at most one launch, and otherwise not at all.
 

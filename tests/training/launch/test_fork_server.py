@@ -93,6 +93,7 @@ def test_how_a_process_ended_is_told(tmp_path: Path) -> None:
         os.close(here)
 
 
+@pytest.mark.slow
 def test_a_fork_of_this_process_has_no_nursery(tmp_path: Path) -> None:
     """A fork of this process drops its parent's fork server.
 

@@ -76,7 +76,7 @@ def apart(one: Trained, other: Trained) -> float:
 
 
 @pytest.mark.parametrize("case", [*APART, *TOGETHER], ids=str)
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 def test_each_stage_clips_as_one_process(case: Case) -> None:
     """Losses and weights are those of the plain loop, to 1e-12, and not those without clipping."""
     found, expected = trained(clipped(), case)
@@ -130,6 +130,7 @@ def test_cuts_change_the_result() -> None:
 @pytest.mark.parametrize(
     ("precision", "weighted"), [(None, True), ("float16", False), ("float16", True), ("bfloat16", False)]
 )
+@pytest.mark.thinned(most=3)
 def test_scaled_and_weighted_gradients_are_clipped_as_means(case: Case, precision: str | None, weighted: bool) -> None:
     """The norm is that of the mean gradients: divided by the sum of loss weights and by the loss scale."""
     found, expected = trained(clipped(precision=precision, weighted=weighted), case)
