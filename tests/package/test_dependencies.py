@@ -72,6 +72,7 @@ def test_every_import_is_declared(folder: str) -> None:
         assert top <= NEEDED, "an optional package is imported inside the function that uses it"
 
 
+@pytest.mark.slow
 def test_every_dependency_is_imported() -> None:
     """Nothing is installed for everybody that the package does not use."""
     used = {name for path in (TOP / "hocket").rglob("*.py") for name in third_party(tree_of(path))}

@@ -24,6 +24,7 @@ from tests.system.tiny import plan, write_job
 DRAWING = BucketSampling(draws=2, steps=2, threads=(1, 2), seed=3)
 
 
+@pytest.mark.slow
 def test_workers_note_every_bucket(tmp_path: Path) -> None:
     """Two workers, four draws: each bucket is summed once a step, on its lane behind the one before it and behind its last gradient."""
     job, given = write_job(tmp_path), plan("data_parallel", (7, (0, 1)))

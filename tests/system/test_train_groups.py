@@ -189,6 +189,7 @@ def test_torchrun(gpt: Path, tmp_path: Path) -> None:
     assert sorted(last["peak_memory_bytes"]) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_delayed_updates_of_groups_are_the_declared_ones(gpt: Path) -> None:
     """2BW with groups of two gives losses and weights of a plain loop that applies its rule to the undivided model."""
     found = verify(gpt, groups(gpt, 2, 2, 1, "two_bw"), steps=3)
@@ -197,6 +198,7 @@ def test_delayed_updates_of_groups_are_the_declared_ones(gpt: Path) -> None:
     assert found.weights_error < 1e-9
 
 
+@pytest.mark.slow
 def test_a_killed_member_is_named(gpt: Path) -> None:
     """Which worker it was, and which member of which group; nobody is left."""
     listener = Recorder(at_step=3, act=lambda: worker_of(3).send_signal(signal.SIGKILL))

@@ -123,6 +123,7 @@ def test_a_search_says_what_it_is_at_to_its_end() -> None:
     assert any("swap lru" in one[-1] for one in said)
 
 
+@pytest.mark.slow
 def test_how_deep_says_each_depth() -> None:
     """A search for the largest depth names each depth and strategy.
 
@@ -135,6 +136,7 @@ def test_how_deep_says_each_depth() -> None:
     assert [one for one in words if one.startswith("harmony, what hosts need for ")] == words[-2:]
 
 
+@pytest.mark.slow
 def test_what_explains_says_what_it_asks() -> None:
     """Each question, and the choices of the searches for it."""
     said: list[tuple[float, float, str]] = []

@@ -47,7 +47,7 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("words", ["-s two_bw", "--stale", "-s gpipe"])
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_schedules_there_and_back(folder: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Plans with stale weights and plans of GPipe can be written and read.
 

@@ -83,6 +83,7 @@ def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
     assert (less.anew or 0) <= 0
 
 
+@pytest.mark.slow
 def test_other_numbers_of_devices(sized: SizedSearch) -> None:
     """The same plan is impossible; the best plan there is found.
 

@@ -53,6 +53,7 @@ def test_no_plan_needs_less(model: Transformer, strategies: tuple[str, ...]) -> 
         assert min(found) < 18 * model.parameters
 
 
+@pytest.mark.slow
 def test_few_devices_are_refused_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of devices that are too small are left out, with a note; results of the others do not change."""
     request, searched = PlanRequest(16), list[int]()

@@ -208,7 +208,7 @@ def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, 
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     """Shared links bound messages and sums of all data-parallel ranks closely."""
     inside, outside = SERVERS.levels

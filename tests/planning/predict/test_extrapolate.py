@@ -72,6 +72,7 @@ def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -
 
 
 @pytest.mark.parametrize("bytes_per_s", [2e7, 1e8, 1e9])
+@pytest.mark.slow
 def test_a_long_critical_path_sums_to_the_iteration(bytes_per_s: float) -> None:
     """The causes of a long critical path add up to the iteration.
 

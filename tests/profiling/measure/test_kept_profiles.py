@@ -58,6 +58,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.thinned(most=3)
 def test_profiles(name: str, update_golden: bool) -> None:
     """Bytes, seconds, deviations, operations and tensors of every layer."""
     model, profiled = MEASURED[name]

@@ -22,11 +22,11 @@ OPTIMIZERS = {
         ("gpt", "SGD", 2, 3, True),
         ("gpt", "Adam", 2, 3, False),
         ("vgg", "momentum", 4, 2, False),
-        pytest.param("resnet", "Adam", 4, 1, True, marks=pytest.mark.slow),
+        ("resnet", "Adam", 4, 1, True),
         ("lstm", "Adam", 4, 2, False),
     ],
 )
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_the_peak_is_what_torch_tracks(
     name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
 ) -> None:

@@ -45,7 +45,7 @@ def saved(folder: Path, step: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("chosen", [plan("flush"), plan("data_parallel", (7, (0, 1)))], ids=["stages", "replicas"])
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_a_layer_that_is_frozen_after_it_was_trained_keeps_its_weights(tmp_path: Path, chosen: Plan) -> None:
     """A resumed run uses the trained weights of a frozen layer, and saves them again.
 

@@ -149,7 +149,7 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[ValueKin
         ("data", "next_use", 1, True),
     ],
 )
-@pytest.mark.thinned(most=1)
+@pytest.mark.slow
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, peer):
     """A model that exceeds all memory trains as if it fitted.
 

@@ -112,6 +112,7 @@ def test_ragged_samples_in_a_pipeline(tmp_path: Path) -> None:
 
 @pytest.mark.workers
 @pytest.mark.parametrize(("kind", "strategy"), [("Stream", "flush"), ("Kept", "data_parallel")])
+@pytest.mark.thinned(most=1)
 def test_a_stream_that_two_workers_iterate(tmp_path: Path, kind: str, strategy: str) -> None:
     """Two workers train on an iterable dataset with the losses of one process; a resumed run continues bit for bit.
 
