@@ -28,7 +28,7 @@ def ideal_jct_s(
     """
     cluster = ClusterSpec(tuple(types), table.columns(types))
     jobs, arrives_s = work.jobs, [job.arrived_s for job in work.jobs]
-    steps_per_s = table.throughputs(table.rows(jobs), cluster)
+    steps_per_s = table.throughputs(work.rows(table), cluster)
     remaining = np.array([job.steps for job in jobs])
     finished_s = np.full(len(jobs), np.nan)
     present: list[int] = []

@@ -6,14 +6,13 @@ and beside another job. Throughputs are of a whole job on all its workers.
 Source: T in Narayanan's dissertation, section 5.3.1; measured by the authors of Gavel (see data/README.md).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from hocket.errors import InputError, nearest
-from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Pairs
 from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 
@@ -170,21 +169,13 @@ class ThroughputTable:
         """Column index in the table of each column of the cluster."""
         return [self.column[cluster.types[c.type].table_name, c.consolidated] for c in cluster.columns]
 
-    def rows(self, jobs: Iterable[Job]) -> np.ndarray:
-        """Row index in the table of each job; shape (jobs,).
-
-        Raises:
-            InputError: the table does not have the kind of a job.
-        """
-        return np.array([self.find(j.job_type, j.scale_factor, f"job {j.id}") for j in jobs], dtype=np.int64)
-
     def throughputs(self, rows: np.ndarray, cluster: ClusterSpec) -> np.ndarray:
         """Throughputs of jobs by column of the cluster; shape (jobs, columns).
 
         Single-worker jobs get 0 on spread columns, where they gain nothing.
 
         Arguments:
-            rows: row index of each job, as from the method `rows`.
+            rows: row index of each job, as from `Workload.rows`.
         """
         at = self.places_of(cluster)
         found = self.alone[rows][:, at]
@@ -199,7 +190,7 @@ class ThroughputTable:
         The space-sharing class of a job is its row in the table.
 
         Arguments:
-            rows: row index of each job, as from the method `rows`.
+            rows: row index of each job, as from `Workload.rows`.
         """
         at = self.places_of(cluster)
         return Pairs(rows, self.kept[:, :, at])

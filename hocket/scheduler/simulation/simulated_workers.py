@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hocket.scheduler.core.events import Start
-from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.lease import Lease
 from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.scheduler.model.worker_types import ClusterSpec
 from hocket.scheduler.simulation.metrics import JobRecord
+from hocket.scheduler.simulation.workload import Workload
 
 _LEAST = 1e-9  # minimum remaining steps of an unfinished job
 _PER_HOUR = 3600.0
@@ -41,16 +41,17 @@ class SimulatedWorkers:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        workload: Workload,
         cluster: ClusterSpec,
         table: ThroughputTable,
         whole_steps: bool,
     ) -> None:
-        count, types, columns = len(jobs), cluster.types, cluster.columns
+        jobs, types, columns = workload.jobs, cluster.types, cluster.columns
+        count = len(jobs)
         self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
         self.place = {job.id: k for k, job in enumerate(jobs)}
         self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # index tuple of each single-job lease
-        self.rows = table.rows(jobs)
+        self.rows = workload.rows(table)
         self.alone: list[list[float]] = table.throughputs(self.rows, cluster).tolist()
         at = table.places_of(cluster)
         self._beside = table.beside[:, :, at]

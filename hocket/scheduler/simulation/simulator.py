@@ -98,11 +98,11 @@ class Simulation:
         types, options = tuple(types), options or SimulatorOptions()
         self.options, self.types, self.table, self.given = options, types, table, given
         cluster = ClusterSpec(types, table.columns(types, options.spread))
-        self.machine = SimulatedWorkers(workload.jobs, cluster, table, options.whole_steps)
+        self.machine = SimulatedWorkers(workload, cluster, table, options.whole_steps)
         self.jobs, self._names = workload.jobs, [job.id for job in workload.jobs]
         self._learner = _learner(table, cluster, options)
         known = options.known or (self._learner.known if self._learner else table)
-        self._rows = known.rows(workload.jobs)
+        self._rows = workload.rows(known)
         self._known = known.throughputs(self._rows, cluster).tolist()
         kept = known.pairs(self._rows, cluster).kept if options.space_sharing else None
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None

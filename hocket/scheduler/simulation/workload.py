@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from hocket.errors import InputError
 from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.snapshot import Entity
+from hocket.scheduler.model.throughputs import ThroughputTable
 from hocket.util.documents import parse_json, seems
 from hocket.util.schema import read_as
 from hocket.util.source_lines import with_lines
@@ -48,6 +51,15 @@ class Workload:
                 found = f"{job.arrived_s:g}, after a job that arrived at {before_s:g}"
                 raise InputError(f"jobs.{k}.arrived_s", found, "jobs in order of arrival")
             before_s = job.arrived_s
+
+    def rows(self, table: ThroughputTable) -> np.ndarray:
+        """Row index in a table of each job's kind; shape (jobs,).
+
+        Raises:
+            InputError: the table does not have the kind of a job.
+        """
+        found = [table.find(job.job_type, job.scale_factor, f"job {job.id}") for job in self.jobs]
+        return np.array(found, dtype=np.int64)
 
     def part(self, count: int) -> "Workload":
         """Workload of the first `count` jobs."""

@@ -16,6 +16,7 @@ from hocket.scheduler.model.throughputs import Kind, ThroughputTable
 from hocket.scheduler.model.worker_types import ClusterSpec, WorkerType
 from hocket.scheduler.policies import max_min_fairness
 from hocket.scheduler.readers import throughputs_json
+from hocket.scheduler.simulation.workload import Workload
 
 NEW, OTHER, V100 = ("CycleGAN", 1), ("A3C", 1), ("v100", True)
 
@@ -164,7 +165,7 @@ def test_the_table_goes_into_a_snapshot() -> None:
     table = start().table
     types = (WorkerType("v100", 1), WorkerType("k80", 1))
     jobs = tuple(Job(f"{k}", kind[0], 1e4) for k, kind in enumerate((NEW, OTHER, NEW, ("LM (batch size 20)", 1))))
-    rows, columns = table.rows(jobs), table.columns(types)
+    rows, columns = Workload(jobs).rows(table), table.columns(types)
     alone = Snapshot(
         types, columns, tuple(Active(j, j.steps) for j in jobs), table.throughputs(rows, ClusterSpec(types, columns))
     )

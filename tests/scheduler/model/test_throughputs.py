@@ -10,6 +10,7 @@ from hocket.scheduler.model.job import Job
 from hocket.scheduler.model.throughputs import LEAST_STEPS_PER_S, MOST_STEPS_PER_S, ThroughputTable, can_be
 from hocket.scheduler.model.worker_types import ClusterSpec, Placement, WorkerType
 from hocket.scheduler.readers import throughputs_json
+from hocket.scheduler.simulation.workload import Workload
 
 V100, K80 = ("v100", True), ("k80", True)
 
@@ -40,7 +41,7 @@ def test_columns_of_a_snapshot() -> None:
     columns = table.columns(types, spread=True)
     assert columns == (Placement(0), Placement(1), Placement(1, False))
     cluster = ClusterSpec(types, columns)
-    rows = table.rows([Job("a", "model", 1.0), Job("b", "model", 1.0, 2)])
+    rows = Workload((Job("a", "model", 1.0), Job("b", "model", 1.0, 2))).rows(table)
     assert table.throughputs(rows, cluster).tolist() == [[2.0, 10.0, 0.0], [0.0, 18.0, 12.0]]
     assert table.pairs(rows, cluster).kept[0, 0].tolist() == [0.0, 0.6, 0.0]
 
@@ -56,9 +57,9 @@ def test_what_the_table_does_not_know_is_told() -> None:
     """Unknown job types, scale factors and worker types are refused, with valid ones."""
     table = small()
     with pytest.raises(InputError, match=r"job a: job_type: found 'modle'.*Did you mean 'model'"):
-        table.rows([Job("a", "modle", 1.0)])
+        Workload((Job("a", "modle", 1.0),)).rows(table)
     with pytest.raises(InputError, match="job a: scale_factor: found 4; expected 1, 2 for model"):
-        table.rows([Job("a", "model", 1.0, 4)])
+        Workload((Job("a", "model", 1.0, 4),)).rows(table)
     with pytest.raises(
         InputError,
         match="worker type h200: found no throughputs for this type; expected a worker type of the throughput table: v100, k80",

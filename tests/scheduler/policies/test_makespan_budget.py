@@ -101,7 +101,7 @@ def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
     """Minimum cost of single-worker jobs, each where it costs least."""
     table = packaged()
     cluster = ClusterSpec(types, tuple(Placement(k) for k in range(len(types))))
-    steps = table.throughputs(table.rows(work.jobs), cluster)
+    steps = table.throughputs(work.rows(table), cluster)
     prices = np.array([own.price_usd_per_hour for own in types]) / 3600
     each = np.divide(prices, steps, out=np.full(steps.shape, np.inf), where=steps > 0).min(axis=1)
     return float(each @ np.array([job.steps for job in work.jobs])) * (1 + 1e-9)

@@ -341,7 +341,7 @@ def test_a_snapshot_is_read() -> None:
         assert (found.throughputs == byhand.throughputs).all()
     shared = gavel_snapshot.read(FOLDER / "policies" / name, packaged()).pairs
     assert shared is not None
-    assert shared.classes.tolist() == packaged().rows(active.job for active in found.jobs).tolist()
+    assert shared.classes.tolist() == Workload(tuple(active.job for active in found.jobs)).rows(packaged()).tolist()
 
 
 def test_entities_need_a_weight_or_a_policy(tmp_path: Path) -> None:
