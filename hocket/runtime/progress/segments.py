@@ -113,6 +113,16 @@ def segments(
             save = step + (every or end - step)
 
 
+def last_step(pace: SegmentCounts, start: int, end: int, every: int | None, evaluates: int | None = None) -> int:
+    """Return the end of the last segment that `segments` yields with the same arguments; `start` without segments."""
+    if not pace.admitted and pace.stride == pace.microbatches:  # a period is a step, so no segment is longer than asked
+        return max(start, end)
+    last = start
+    for segment in segments(pace, start, end, every, evaluates):
+        last = segment.end_step
+    return last
+
+
 def stop_in(pace: SegmentCounts, segment: RunSegment, stop_at: int) -> int:
     """Compute how many periods of a segment run before a requested stop.
 

@@ -14,19 +14,20 @@ from hocket.training.worker.prepared import Prepared
 from hocket.util.units import show_count
 
 
-def notes_before(made: Prepared, options: Options, runs: list[RunSegment], start: int) -> Iterator[str]:
+def notes_before(made: Prepared, options: Options, first: RunSegment | None, start: int, end: int) -> Iterator[str]:
     """Yield notes for the user before a run.
 
     Arguments:
-        runs: segments of the run; empty if nothing is left to train.
+        first: first segment of the run; None if nothing is left to train.
         start: steps trained before the run.
+        end: steps trained at the end of the run.
     """
-    if not runs:
+    if first is None:
         yield f"{start} steps are trained already: nothing to do"
         if options.trace is not None:
             yield f"no trace is written: a trace in {options.trace} remains as it is"
         return
-    plan, program, end = made.plan, made.program, runs[-1].end_step
+    plan, program = made.plan, made.program
     if end != options.steps:
         filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
         yield (
@@ -39,9 +40,9 @@ def notes_before(made: Prepared, options: Options, runs: list[RunSegment], start
     if not updates.same:
         yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
     yield from (one.text for one in updates.differences)
-    if len(runs) > 1 and not program.rule.synchronous:
+    if first.end_step < end and not program.rule.synchronous:
         yield (
-            f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "
+            f"the pipeline is drained for a checkpoint every {first.steps} steps; "
             f"the {program.rule.kind} rule starts again after each"
         )
 

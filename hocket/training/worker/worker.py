@@ -30,7 +30,7 @@ from hocket.runtime.nan_guard.replay import check_guards
 from hocket.runtime.progress.heartbeat import WorkerState
 from hocket.runtime.progress.progress_observer import Watched
 from hocket.runtime.progress.recording import Recording
-from hocket.runtime.progress.segments import segments
+from hocket.runtime.progress.segments import last_step, segments
 from hocket.runtime.stage.device_type import known_type, peak_flops_per_s, peak_step_s
 from hocket.runtime.swapping.host_link import host_link
 from hocket.runtime.swapping.memory_manager import MemoryManager
@@ -99,8 +99,8 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         if options.weights is not None:
             _start_from(options.weights, engine, job, board, start, speak)
         evaluates = None if evaluations is None else evaluations.every or options.steps
-        runs = list(segments(pace, start, options.steps, _every(options, start), evaluates))
-        end = runs[-1].end_step if runs else start
+        asked = (pace, start, options.steps, _every(options, start), evaluates)
+        end = last_step(*asked)
         checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
         norms = rank_info.rank == 0 and engine.device.updates.has_norm
         if norms:
@@ -121,10 +121,10 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             rates_of(job).at(end - 1)
         for text in remarks(job, start > 0):
             speak({"event": "note", "text": text})
-        for text in notes_before(made, options, runs, start):
+        for text in notes_before(made, options, next(segments(*asked), None), start, end):
             speak({"event": "note", "text": text})
         step = start
-        for segment in runs:
+        for segment in segments(*asked):
             watched.begin(segment)
             reads.begin(segment.first_step * plan.batch_size)
             periods = engine.run(segment.periods, segment.first_step * plan.batch_size)
@@ -158,7 +158,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
             telemetry.progress.state = WorkerState.SAVING
             checkpoints.finish()
         peak_bytes = max(engine.peak_memory_bytes, evaluations.peak_memory_bytes if evaluations is not None else 0)
-        if options.trace is not None and recording is not None and runs:
+        if options.trace is not None and recording is not None and end > start:
             meta: dict[str, Any] = {"source": "measured", "program": program.name, **plan.trace_meta}
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.runtime.progress.segments import RunSegment, SegmentCounts, segments, stop_in
+from hocket.runtime.progress.segments import RunSegment, SegmentCounts, last_step, segments, stop_in
 
 # As compiled programs are: the prologue holds whole periods.
 PACES = st.builds(
@@ -55,6 +55,8 @@ def test_segments_follow_each_other_and_hold_whole_steps(
         step, period = segment.end_step, segment.end_period
     assert step >= start + more
     assert found[-1].first_step < start + more
+    assert last_step(pace, start, start + more, every) == step
+    assert last_step(pace, start, start, every) == start
 
 
 @given(PACES, st.integers(0, 50), st.integers(1, 60), st.none() | st.integers(1, 20), st.integers(1, 20))
@@ -72,6 +74,7 @@ def test_segments_end_where_something_follows(
         assert segment.evaluates == (due or segment is found[-1])
         assert segment.saves or segment.evaluates
     assert found[-1].saves
+    assert last_step(pace, start, start + more, every, evaluates) == found[-1].end_step
     assert all(not one.evaluates and one.saves for one in segments(pace, start, start + more, every))
     saved = start
     for segment in found[:-1]:
