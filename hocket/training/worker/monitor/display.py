@@ -163,7 +163,7 @@ class TrainingBar:
             parts.append(f"lr {', '.join(f'{rate:.3g}' for rate in rates)}")
         if "gradient_norm" in line:
             norm = line["gradient_norm"]
-            parts.append(f"gradient norm {'not a number' if norm is None else f'{norm:.3g}'}")
+            parts.append(f"gradient norm {'not finite' if norm is None else f'{norm:.3g}'}")
         if len(self._took) >= _WARM:
             steady = [took for took in self._took if not took[-1]] or list(self._took)
             steady_s, steps, samples, tokens = (sum(took[k] for took in steady) for k in range(4))

@@ -70,13 +70,13 @@ def _peaks(peak_bytes: dict[int, int]) -> list[str]:
 
 def evaluation_texts(info: EvaluationInfo) -> tuple[str, ...]:
     """Write the loss and the metrics of an evaluation, such as "eval loss 1.2345" and "accuracy 0.91"."""
-    metrics = (f"{name} {'not a number' if isnan(value) else f'{value:.4g}'}" for name, value in info.metrics.items())
+    metrics = (f"{name} {'not finite' if isnan(value) else f'{value:.4g}'}" for name, value in info.metrics.items())
     return f"eval loss {shown_loss(info.loss)}", *metrics
 
 
 def shown_loss(loss: float | None) -> str:
-    """Format a loss; None and nan are "not a number"."""
-    return "not a number" if loss is None or loss != loss else f"{loss:.4f}"
+    """Format a loss; None and nan are "not finite"."""
+    return "not finite" if loss is None or loss != loss else f"{loss:.4f}"
 
 
 def _memory_errors(summary: RunSummary) -> str:

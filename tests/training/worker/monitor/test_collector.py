@@ -153,7 +153,7 @@ def test_what_is_shown_of_evaluations() -> None:
     summary = RunSummary(steps=9, losses=(1.0,), evaluations=tuple(infos))
     table = summary_table(summary)
     assert "eval loss at the end" in table
-    assert "not a number, accuracy not a number" in table
+    assert "not finite, accuracy not finite" in table
     assert "1.5000, after step 4" in table
     out, log = io.StringIO(), io.StringIO()
     lines = JsonLines(out, io.StringIO())
@@ -266,7 +266,7 @@ def test_bar_shows_prediction_against_measurement_once_warm() -> None:
     )
     assert bar.line(200).endswith(" 6/1000  " + "  ".join(bar.figures({"loss": 1.5})) + "  saved step 5")
     bar.close()
-    assert TrainingBar().figures({"loss": None}) == ("loss not a number",)
+    assert TrainingBar().figures({"loss": None}) == ("loss not finite",)
     assert "6/1000" in text.getvalue()
 
 
@@ -384,7 +384,7 @@ def test_the_prediction_in_the_table(iteration_s: float | None) -> None:
     assert "3.0% more" in other
     assert "predicted" not in summary_table(RunSummary(3, (1.0,), iteration_s, 16.0))
     assert "waits" not in summary_table(replace(memory, queued_share=0.1))
-    assert "not a number" in summary_table(replace(memory, losses=(float("nan"),)))
+    assert "not finite" in summary_table(replace(memory, losses=(float("nan"),)))
 
 
 def test_the_figures_of_a_step() -> None:
@@ -405,8 +405,8 @@ def test_the_figures_of_a_step() -> None:
         "2,560 tokens/s",
     )
     assert bar.figures({"loss": None, "lr": [None], "gradient_norm": None})[:2] == (
-        "loss not a number",
-        "gradient norm not a number",
+        "loss not finite",
+        "gradient norm not finite",
     )
 
 
