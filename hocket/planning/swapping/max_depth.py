@@ -223,7 +223,10 @@ def _swapped(
         config = f"{run.options['mode']}, {packs} b{run.batch[1]}"
     width, most = cluster.levels[0].width, []
     for server, first in needs[0].items():
-        has = cluster.host_bytes(server * width) or 0.0
+        has = cluster.host_bytes(server * width)
+        if has is None:
+            limit = f"the host memory of server {server} is unknown: set host_memory_bytes in the cluster file"
+            return MaxDepth(name, 0, 0, 0.0, limit=limit)
         slope = (needs[1][server] - first) / (depths[1] - depths[0])
         most.append((depths[0] + (has - first) / slope, server, first, slope, has))
     deepest, server, first, slope, has = min(most)

@@ -1,6 +1,7 @@
 """The deepest models fit, and one more block does not."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -66,3 +67,11 @@ def test_what_cannot_be_deeper() -> None:
     host = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1.5e9, host_memory_bytes=1e8)
     (none,) = (one for one in largest(MODEL, host, 4, ("flush",)) if one.strategy == "harmony")
     assert re.fullmatch(r"3 blocks: the host of server 0 needs .* and has (95\.37 MiB|0\.093 GiB)", none.limit)
+
+
+def test_unknown_host_memory_is_asked_for() -> None:
+    """Without host_memory_bytes a plan that swaps has no known depth, and the limit says what is missing."""
+    unknown = replace(ROOM, host_memory_bytes=None)
+    (harmony,) = (one for one in largest(MODEL, unknown, 4, ("flush",)) if one.strategy == "harmony")
+    assert harmony.blocks == 0
+    assert "host memory of server 0 is unknown: set host_memory_bytes" in harmony.limit
