@@ -124,7 +124,7 @@ def check_length(work: "Workload", site: Site, place: str) -> None:
 
     steps = np.array([job.steps for job in work.jobs])
     table, cluster = site.table, ClusterSpec(site.types, site.table.columns(site.types))
-    steps_per_s = table.throughputs(table.rows(work.jobs), cluster).max(axis=1, initial=0.0)
+    steps_per_s = table.throughputs(work.rows(table), cluster).max(axis=1, initial=0.0)
     years = np.divide(steps, steps_per_s * _YEAR_S, out=np.zeros_like(steps), where=steps_per_s > 0)
     if (years > _MOST_YEARS).any():
         k = int((years > _MOST_YEARS).argmax())
