@@ -233,6 +233,12 @@ def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
         assert told.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes), choice
 
 
+def test_long_batches_are_foreseen_where_they_can_be() -> None:
+    """A strategy that is declared unsteady by mistake would be simulated whole: slowly, and noticed by nobody."""
+    unsteady = {name for name in members() if not strategy(name).steady}
+    assert unsteady == {"burst_parallel", "gpipe", "harmony", "pipedream", "tick_tock"}
+
+
 @pytest.mark.parametrize("name", members())
 def test_a_member_holds_its_declared_rule(name: str) -> None:
     """Once warm, each stage's gradients are as many updates old as the rule declares; synchronous ones never."""

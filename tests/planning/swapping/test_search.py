@@ -13,7 +13,7 @@ import pytest
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import RefusedError
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.planning.explain.baseline_comparison import SWAPPED, of_profile
 from hocket.planning.plan import Plan
 from hocket.planning.predict.planned_run import PlannedRun
@@ -250,6 +250,11 @@ def test_figures_of_the_tuner_are_the_cost_models() -> None:
     assert (held <= LEAST).all()
     server = server_of(cluster(700e6))
     assert (server.devices, server.memory_bytes, server.peer_bytes_per_s) == (2, 700e6, 10e9)
+    # Two devices that share a link have its bandwidth together; a server more has one more link.
+    shared = replace(cluster(700e6), host_link=Link(8e9, 1e-5))
+    assert server_of(shared).swap_bytes_per_s == pytest.approx(8e9)
+    two = replace(shared, levels=(*shared.levels, Level("cluster", 2, 1e9)))
+    assert server_of(two).swap_bytes_per_s == pytest.approx(16e9)
 
 
 @pytest.mark.parametrize("mode", list(Mode))

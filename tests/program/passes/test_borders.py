@@ -121,3 +121,11 @@ def test_every_tensor_crosses_as_often_as_it_must(n: int, seed: int, data: st.Da
         if tensor.source >= 0:
             readers = {stage_of[target] for target in tensor.targets} - {stage_of[tensor.source]}
             assert {b for (a, b), found in borders.items() if index in found} == readers
+
+
+def test_tied_buckets_have_one_thread() -> None:
+    """Buckets after the listed ones have one communication thread, and none are asked for without replicas."""
+    cut = StageCut((0, 1), (0, 1), threads=(3, 2))
+    assert [cut.threads_of(bucket) for bucket in range(4)] == [3, 2, 1, 1]
+    assert StageCut((0, 1), (0,), threads=(3, 2)).threads_of(0) == 0
+    assert StageCut((0, 1), (0, 1)).threads_of(0) == 0

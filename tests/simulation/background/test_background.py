@@ -377,6 +377,8 @@ def test_a_run_on_one_device_as_a_background():
     assert (job.name, job.samples) == ("mine", 3)
     assert job.step_s == pytest.approx(steady_state(outcome).iteration_s)
     assert job.memory_bytes == outcome.peak_memory_bytes[0] > 0
+    whole = background_of(outcome_of(Chain("data_parallel", (1,), 2, layers=2, samples=(2, 1)), repeats=1))
+    assert (whole.samples, whole.step_s) == (3, pytest.approx(job.step_s))
     short = job.divided(0.3)
     assert short.step_s == pytest.approx(job.step_s)
     assert max(one.seconds for one in short.launches) <= 0.3
