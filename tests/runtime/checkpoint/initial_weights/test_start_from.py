@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hocket import export_weights
 from hocket.errors import InputError
 from hocket.profiling.job.job import load_job
 from hocket.training.train import train
@@ -39,6 +40,10 @@ def test_losses_are_those_of_a_job_that_has_these_weights(tmp_path: Path, way: s
     train(job, plan, steps=STEPS, weights=str(tmp_path / "weights.pt"), checkpoint=str(saved), listener=found)
     train(job, plan, steps=STEPS, listener=own)
     assert found.losses == wanted.losses != own.losses
+    export_weights(saved, tmp_path / "out", "torch", job)
+    (file,) = (tmp_path / "out").iterdir()
+    unused = torch.load(file, weights_only=True)["unused"]
+    assert torch.equal(unused.double(), state["unused"])
 
     resumed = Recorder()
     train(
