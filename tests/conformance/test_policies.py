@@ -203,3 +203,22 @@ def test_colocation_is_never_worse_than_none(policy: ModuleType, seed: int) -> N
     if name(policy) in LESS_IS_BETTER:
         shared, alone = -shared, -alone
     assert shared >= alone - EXACT * abs(alone) - 1e-12
+
+
+@each_member
+def test_who_declares_sharing_pairs_jobs(policy: ModuleType) -> None:
+    """A policy that declares SHARES gives pairs of jobs time in some snapshot; the others never do."""
+    pairs = sum(int(policy.allocate(crowd(seed, shared=True)).pairs.sum()) for seed in range(40))
+    assert (pairs > 0) == policy.SHARES
+
+
+@each_member
+def test_who_declares_entities_listens_to_their_weights(policy: ModuleType) -> None:
+    """A policy that declares ENTITIES divides workers by the weights of entities; the others give all the same time."""
+    changed = False
+    for seed in range(20):
+        there = crowd(seed)
+        heavy = replace(there, entities=(Entity("team 0", 20.0), Entity("team 1", 1.0, "fifo")))
+        one, other = (policy.allocate(each).dense(there) for each in (there, heavy))
+        changed = changed or not np.allclose(one, other, atol=1e-6)
+    assert changed == policy.ENTITIES
