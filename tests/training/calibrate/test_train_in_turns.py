@@ -69,6 +69,24 @@ def test_turns_train_what_runs_of_their_own_do(tmp_path: Path) -> None:
         assert parts.pace_from == "kernel"
 
 
+@pytest.mark.slow
+@pytest.mark.workers
+def test_plans_may_need_different_numbers_of_turns(tmp_path: Path) -> None:
+    """A plan that cannot train a single step has fewer turns than others, and is finished before them."""
+    turns = list[tuple[int, int]]()
+    train_in_turns(
+        write_job(tmp_path),
+        (plan("two_bw"), FLUSH),
+        steps=4,
+        turns=Turns(1),
+        on_turn=lambda number, steps: turns.append((number, steps)),
+    )
+    late = [steps for number, steps in turns if number == 0]
+    assert [steps for number, steps in turns if number == 1] == [1, 2, 3, 4]
+    assert late[-1] >= 4
+    assert len(late) < 4
+
+
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invalid requests are refused before any worker starts.
 
