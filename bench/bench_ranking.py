@@ -1,6 +1,6 @@
 """Predicted and measured order of all layouts of a GPT on 4 and 8 local workers.
 
-    python bench/bench_ranking.py [--workers 4 8] [--steps 8] [--rounds 1]
+    python bench/bench_ranking.py [--workers 4 8] [--steps 16] [--rounds 1]
 
 A layout is (stages p, tensor-parallel width t, columns d) with a product equal to the number of workers. Each layout
 runs with the schedules that it allows: data_parallel; or flush, gpipe, two_bw, and interleaved with two chunks per
@@ -38,6 +38,7 @@ from hocket.training.calibrate.train_in_turns import Turns, train_in_turns
 from hocket.training.worker.monitor.listener import RunSummary
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
+LEAST = 8  # steps of a turn: with 4, two_bw measures a single period between filling and draining its pipeline
 FLUSHED = ("flush", "gpipe", "two_bw")
 
 
@@ -89,7 +90,7 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
 def predict_and_train(ways: list[Case], profile: ModelProfile, steps: int) -> None:
     """Predict some plans, and train them in turns."""
     plans = [way.plan for way in ways]
-    found = train_in_turns(JOB, plans, steps=steps, turns=Turns(max(4, steps // 2)))
+    found = train_in_turns(JOB, plans, steps=steps, turns=Turns(max(LEAST, steps // 2)))
     for way, turned in zip(ways, found, strict=True):
         add(way, predict_iteration(way.plan, profile), turned.summary)
 
@@ -111,7 +112,7 @@ def main() -> None:
     """Print one line per plan, and the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
     for count, found in run(load_job(JOB), given.workers, given.steps, given.rounds).items():
