@@ -30,7 +30,7 @@ from queue import SimpleQueue
 import mutation_group
 from mutants import ESCAPED, Mutant, Outcome, drawn, escaped_in, every, outcome, summary, table, write
 from mutation_lines import RanLines
-from mutation_steps import BIN, Step, collected, run, steps
+from mutation_steps import BIN, Step, checks, collected, run, steps
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns(".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info")
@@ -72,6 +72,18 @@ def commands(mutant: Mutant, top: Path, options: argparse.Namespace) -> Iterator
             if step.command not in seen:
                 seen.add(step.command)
                 yield step
+
+
+def failing_by_itself(mutant: Mutant, top: Path, options: argparse.Namespace) -> str:
+    """Return the command, or the linter or type checker, that fails without any mutation; empty if none does.
+
+    It would seem to catch every mutant.
+    """
+    tried = commands(mutant, top, options) if options.command else checks("hocket")
+    for step in tried:
+        if run(step, top, options.limit) != ESCAPED:
+            return options.command or shlex.join([Path(step.command[0]).name, *step.command[1:]])
+    return ""
 
 
 def each(chosen: Sequence[Mutant], top: Path, options: argparse.Namespace) -> Iterator[Outcome]:
@@ -161,12 +173,8 @@ def main(words: Sequence[str]) -> int:
         if options.together:
             outcomes = mutation_group.together(chosen, top, options.selection or ["fast"], options.limit)
             write(options.output, seed, outcomes)
-        elif (
-            chosen
-            and options.command
-            and any(run(step, top, options.limit) != ESCAPED for step in commands(chosen[0], top, options))
-        ):
-            print(f"`{options.command}` fails without any mistake: mend that first.")
+        elif chosen and (failing := failing_by_itself(chosen[0], top, options)):
+            print(f"`{failing}` fails without any mistake: mend that first.")
             return 1
         else:
             for found in each(chosen, top, options):

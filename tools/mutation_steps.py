@@ -50,8 +50,12 @@ def steps(path: str, top: Path, selection: str, near: bool = False, ran: Sequenc
         yield Step(f"{selection}: {place}", (*PYTEST, *fast, *spread, place))
     for name, command in () if near else bootstrap.tests([f"--{selection}"] if selection == "all" else []):
         yield Step(f"{selection}: {name}", (*PYTEST, *(word for word in command[1:] if word != bootstrap.SLOWEST)))
-    yield Step("lint", (str(BIN / "ruff"), "check", "--no-cache", path))
-    yield Step("types", (str(BIN / "mypy"),))
+    yield from checks(path)
+
+
+def checks(path: str) -> tuple[Step, Step]:
+    """Linter of a path, and type checker of the package."""
+    return Step("lint", (str(BIN / "ruff"), "check", "--no-cache", path)), Step("types", (str(BIN / "mypy"),))
 
 
 def collected(top: Path, selection: str) -> frozenset[str]:

@@ -53,6 +53,16 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     return import_module("mutate"), import_module("mutation_sites")
 
 
+SETTINGS = """
+[tool.mypy]
+files = ["hocket"]
+ignore_missing_imports = true
+
+[tool.ruff]
+lint.ignore = ["F401"]
+"""
+
+
 @pytest.fixture
 def small(tmp_path: Path, tools: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of one room and one test."""
@@ -62,6 +72,7 @@ def small(tmp_path: Path, tools: tuple[ModuleType, ModuleType], monkeypatch: pyt
         (top / name).write_text(text)
         for folder in (Path(name).parent, Path(name).parent.parent):
             (top / folder / "__init__.py").touch()
+    (top / "pyproject.toml").write_text(SETTINGS)
     monkeypatch.setattr(tools[0], "ROOT", top)
     return top
 
@@ -219,6 +230,9 @@ def test_a_command_that_fails_by_itself_tells_nothing(
     """Every mistake would count as caught."""
     assert tools[0].main(["--count", "1", "--command", f"{sys.executable} -c 1/0"]) == 1
     assert "fails without any mistake" in capfd.readouterr().out
+    (small / "hocket/room/odd.py").write_text("odd: int = 'no number'\n")
+    assert tools[0].main(["--count", "1", "--near"]) == 1
+    assert "`mypy` fails without any mistake" in capfd.readouterr().out
 
 
 def test_what_does_not_end_is_ended(small: Path, tools: tuple[ModuleType, ModuleType]) -> None:
