@@ -58,7 +58,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
         raise InputError(spot, error.found, error.expected, error.next_step) from None
 
 
-def prepare(kind: type) -> None:
+def build_validator(kind: type) -> None:
     """Build the validator of a dataclass now, so that the first `read_as` of it takes no longer than others."""
     _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
 

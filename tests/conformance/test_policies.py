@@ -214,7 +214,7 @@ def test_who_declares_sharing_pairs_jobs(policy: ModuleType) -> None:
 
 @each_member
 def test_who_declares_entities_listens_to_their_weights(policy: ModuleType) -> None:
-    """A policy that declares ENTITIES divides workers by the weights of entities; the others give all the same time."""
+    """A policy that declares ENTITIES divides workers by the weights of entities; the others ignore them."""
     changed = False
     for seed in range(20):
         there = crowd(seed)

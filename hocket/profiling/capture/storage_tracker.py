@@ -56,9 +56,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "prim":  # a question about a tensor
             return func(*args, **(kwargs or {}))
-        self._see(args, counted=False)
-        if kwargs:
-            self._see(list(kwargs.values()), counted=False)
+        self._see((args, kwargs), counted=False)
         result = func(*args, **(kwargs or {}))
         self._see((result,), counted=True)
         if self.watch is not None:

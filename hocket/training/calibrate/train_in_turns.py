@@ -34,7 +34,8 @@ class Turns:
     """Settings for training plans of one job in turns.
 
     Attributes:
-        steps: steps of one turn, rounded up to a number at which the plan's program can end.
+        steps: steps of one turn, rounded up to a number at which the plan's program can end. An asynchronous pipeline is
+            filled and drained in each turn; with fewer than about 8 steps, hardly any period between is measured.
         profile: profile of the undivided job on this machine, to measure the machine's pace between turns. None to
             measure no pace.
         traces: file for the measured trace of each plan; empty for no traces.

@@ -4,8 +4,8 @@ Usage: `python -m hocket.training.launch.fork_server_main HANDLE`. With a module
 place of HANDLE, it runs one process without a fork server.
 
 The fork server imports the modules that every worker imports, and nothing else: no model, no device, no thread, no
-code of the user. While no request waits, it imports the modules that some workers import. If the process that started it ends, the socket closes and the fork server ends. Linux then ends its
-workers (PR_SET_PDEATHSIG).
+code of the user. While no request waits, it imports the modules that some workers import. If the process that started
+it ends, the socket closes and the fork server ends. Linux then ends its workers (PR_SET_PDEATHSIG).
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from hocket.training.launch.fork_server import MAX_MESSAGE_BYTES, PATH
-from hocket.util.schema import prepare
+from hocket.util.schema import build_validator
 
 # Creating an optimizer imports torch._dynamo; reading a plan imports the last two.
 _LOADED = (
@@ -34,8 +34,10 @@ _LOADED = (
     "pydantic.dataclasses",
     "ruamel.yaml.main",
 )
+# Dataclasses that every worker reads from files.
 _READ = (("hocket.planning.plan", "Plan"), ("hocket.training.launch.worker_spec", "WorkerSpec"))
-_LATER = ("hocket.api", "hocket.runtime.checkpoint.manager")  # for jobs with `from hocket import Job`; for checkpoints
+# Jobs with `from hocket import Job` import the first, runs with checkpoints the second.
+_LATER = ("hocket.api", "hocket.runtime.checkpoint.manager")
 _MAX_HANDLES = 8
 _NAME_BYTES = 15  # Linux's limit of a process name
 _PR_SET_NAME = 15
@@ -53,7 +55,7 @@ def main(handle: int) -> None:
     for name in _LOADED:
         importlib.import_module(name)
     for name, kind in _READ:
-        prepare(getattr(importlib.import_module(name), kind))
+        build_validator(getattr(importlib.import_module(name), kind))
     _share()
     later = list(_LATER)
     woken, wake = socket.socketpair()
@@ -66,7 +68,8 @@ def main(handle: int) -> None:
         while True:
             ready, _, _ = select.select([asker, woken], [], [], 0 if later else None)
             if not ready:  # nobody waits
-                importlib.import_module(later.pop(0))
+                with suppress(ImportError):  # a worker that needs the module reports the error
+                    importlib.import_module(later.pop(0))
                 _share()
             if woken in ready:
                 woken.recv(MAX_MESSAGE_BYTES)
