@@ -28,14 +28,17 @@ def verify(captured: Captured) -> bool:
         False if a comparison is impossible: the model draws random numbers without influence on its loss.
 
     Raises:
-        CaptureError: the results differ, or the model's own backward fails. The error names the loss or the first
-            parameter that differs, or the operation that the model itself changes at each call.
+        CaptureError: the results differ or are not finite, or the model's own backward fails. The error names the loss or
+            the first parameter, or the operation that the model itself changes at each call.
     """
     trace, job = captured.graph.trace, captured.job
     used = {i for layer in captured.layers for i in layer.nodes}
     if any(node.random and i not in used for i, node in enumerate(trace.nodes)):
         return False
     model_loss, model_grads = _of_model(job, [i % job.samples for i in range(captured.microbatch_size)])
+    _check_finite("loss", model_loss)
+    for name, gradient in model_grads.items():
+        _check_finite(f"gradient of {name}", gradient)
     stage = Stage(captured, range(len(captured.layers)))
     loss, grads = _of_stage(stage, captured.first_inputs(stage.device))
     tolerance = 10 * max(torch.finfo(t.dtype).eps for t in (model_loss, *model_grads.values())) ** 0.5
@@ -51,6 +54,17 @@ def verify(captured: Captured) -> bool:
             check_unchanging(job)
             _differ(f"gradient of {name}", found.double().norm().item(), expected.double().norm().item())
     return True
+
+
+def _check_finite(what: str, tensor: Tensor) -> None:
+    """Refuse nan and infinity in what the model itself computes: they are equal to nothing."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise CaptureError(
+            what,
+            "nan or infinity, computed by the model itself from the first samples",
+            "finite numbers",
+            "Look for them in the data, the initial weights and the loss function.",
+        )
 
 
 def _differ(what: str, found: float, expected: float) -> None:

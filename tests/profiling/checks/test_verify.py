@@ -160,3 +160,18 @@ def test_a_backward_that_fails_is_one_error():
         verify(capture(job_of(Scaled())))
     assert caught.value.place == "the model's backward"
     assert ".clone()" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("value", "loss", "what"),
+    [
+        (float("inf"), functional.mse_loss, "loss"),
+        (0.0, lambda y, target: functional.mse_loss(torch.sqrt(y - y.detach()), target), "gradient of weight"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_the_models_own(value, loss, what):
+    """Nan and infinity are told as they are: a comparison of nan with nan would blame the capture."""
+    data = [{"input": torch.full((3,), value), "target": torch.zeros(1)} for _ in range(8)]
+    job = Job(nn.Linear(3, 1), loss, data, lambda p: torch.optim.SGD(p, lr=0.1), 4)
+    with pytest.raises(CaptureError, match=f"{what}: found nan or infinity, computed by the model itself"):
+        verify(capture(job, 4))
