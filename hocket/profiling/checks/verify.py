@@ -58,7 +58,8 @@ def verify(captured: Captured) -> bool:
 
 def _check_finite(what: str, tensor: Tensor) -> None:
     """Refuse nan and infinity in what the model itself computes: they are equal to nothing."""
-    if not bool(torch.isfinite(tensor).all()):
+    values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    if not bool(torch.isfinite(values).all()):
         raise CaptureError(
             what,
             "nan or infinity, computed by the model itself from the first samples",

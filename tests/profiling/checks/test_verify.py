@@ -175,3 +175,15 @@ def test_numbers_that_are_not_finite_are_the_models_own(value, loss, what):
     job = Job(nn.Linear(3, 1), loss, data, lambda p: torch.optim.SGD(p, lr=0.1), 4)
     with pytest.raises(CaptureError, match=f"{what}: found nan or infinity, computed by the model itself"):
         verify(capture(job, 4))
+
+
+def test_sparse_gradients_are_compared():
+    """A sparse gradient has no isfinite of its own: its values are looked at."""
+    data = [(torch.tensor([i % 10]), torch.ones(1, 4)) for i in range(8)]
+    model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
+    job = Job(model, functional.mse_loss, data, lambda params: torch.optim.SGD(params, lr=0.1), 8)
+    assert verify(capture(job, 4))
+    with torch.no_grad():
+        model[0].weight[1] = float("inf")
+    with pytest.raises(CaptureError, match="nan or infinity, computed by the model itself"):
+        verify(capture(job, 4))
