@@ -24,7 +24,7 @@ from hocket.program.passes.prefetch import check_prefetch
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rank_layout import RankLayout
-from hocket.strategies.base.strategy import compile_strategy, members, merged, microbatches_of
+from hocket.strategies.base.strategy import compile_strategy, habits, members, merged, microbatches_of
 from hocket.util.compatibility import Feature, check_together
 from hocket.util.documents import parse_yaml, seems, with_amounts, write_yaml
 from hocket.util.files import digest, read_bytes, write_atomic
@@ -346,6 +346,7 @@ class Plan:
             tensor=self.tensor,
             slices=self.slices,
             swap=self.swap,
+            habits=habits(self.strategy, self.options),
             host_bytes=self.host_bytes(self.group.cluster),
             plan_digest=self.digest,
             profile_digest=self.profile_digest,

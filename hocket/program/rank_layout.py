@@ -11,6 +11,7 @@ from math import inf
 
 from hocket.program.microbatches import Microbatches
 from hocket.program.passes.borders import StageCut
+from hocket.program.passes.swapping.operations import Habits
 from hocket.program.passes.swapping.settings import Swapping
 from hocket.program.program import StageShape
 
@@ -28,6 +29,7 @@ class RankLayout:
         slices: True if each rank of a tensor-parallel group sends a slice of a stage boundary's tensors, which the
             receiving group then gathers.
         swap: settings of swapping; None if all values stay on their devices.
+        habits: properties of the strategy's order that swaps depend on.
         host_bytes: for each device, maximum bytes of host memory. A missing device has no limit.
         plan_digest: SHA-256 of the plan file's text.
         profile_digest: SHA-256 of the profile that the plan was made with.
@@ -40,6 +42,7 @@ class RankLayout:
     tensor: int = 1
     slices: bool = False
     swap: Swapping | None = None
+    habits: Habits = Habits()  # noqa: RUF009 - it is immutable
     host_bytes: Mapping[int, float] = field(default_factory=dict)
     plan_digest: str = ""
     profile_digest: str = ""

@@ -3,16 +3,23 @@
 The forwards of an evaluation are assumed to take as long as those of the training.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from hocket.cost.memory.values import PlanMemory
 from hocket.cost.model import CostModel
-from hocket.errors import InputError, RefusedError
+from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.planning.predict.planned_run import PlannedRun
 from hocket.profiling.profile import ModelProfile
+from hocket.program.instruction import Value, ValueKind
 from hocket.program.passes.borders import StageCut, stage_shapes
-from hocket.program.passes.evaluation import evaluation_program
+from hocket.program.passes.evaluation import evaluated_stages, evaluation_program
+from hocket.program.passes.swapping.evaluation_settings import evaluation_settings
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.program.program import StageShape
 from hocket.simulation.simulator import enough_repeats, play
+from hocket.strategies.base.strategy import habits
 
 
 def evaluation_s(plan: Plan, profile: ModelProfile, samples: int) -> float:
@@ -23,16 +30,21 @@ def evaluation_s(plan: Plan, profile: ModelProfile, samples: int) -> float:
 
     Raises:
         InputError: there are no samples, or the plan does not fit the profile.
-        RefusedError: the plan swaps.
+        RefusedError: the plan swaps, and its budgets are too small for a forward of these samples.
     """
     if samples < 1:
         raise InputError("samples", str(samples), "at least one")
-    if plan.swap is not None:
-        raise RefusedError("evaluation", "a plan that swaps weights to the host", "a plan without swap")
     run = PlannedRun.of(plan, profile)
     cuts = tuple(_evaluated(cut) for cut in run.cuts if not cut.wave)
-    program = evaluation_program(plan.strategy, stage_shapes(profile, cuts))
-    costs = CostModel(run.profile, run.cluster, cuts, (min(plan.microbatch_size, samples),))
+    size = min(plan.microbatch_size, samples)
+    costs = CostModel(run.profile, run.cluster, cuts, (size,), swaps=plan.swap is not None)
+    stages, least, swap = evaluated_stages(stage_shapes(profile, cuts)), 1, None
+    if run.sized_swap is not None:
+        least, swap = (
+            min(run.program.stride, -(-samples // size)),
+            _settings(run.sized_swap, stages, costs.memory, size),
+        )
+    program = evaluation_program(plan.strategy, stages, least, swap, habits(plan.strategy, plan.options))
     periods = -(-samples // (costs.batch_size * program.stride))
     few = enough_repeats(program)
 
@@ -43,6 +55,19 @@ def evaluation_s(plan: Plan, profile: ModelProfile, samples: int) -> float:
         return simulated_s(periods)
     first_s, second_s = simulated_s(few), simulated_s(2 * few)  # further periods take as long as the second half
     return second_s + (periods - 2 * few) * (second_s - first_s) / few
+
+
+def _settings(swap: Swapping, stages: Sequence[StageShape], memory: PlanMemory, size: int) -> Swapping:
+    """Settings of swapping for an evaluation in microbatches of `size` samples."""
+    inputs_bytes = {
+        s: memory.value_bytes(Value(ValueKind.INPUT, s, 0), size) for s, own in enumerate(stages) if own.batch
+    }
+    activations_bytes = {
+        (s, target): memory.value_bytes(Value(ValueKind.ACTIVATION, s, 0, target), size)
+        for s, own in enumerate(stages)
+        for target in own.targets
+    }
+    return evaluation_settings(swap, stages, inputs_bytes, activations_bytes)
 
 
 def _evaluated(cut: StageCut) -> StageCut:

@@ -18,7 +18,6 @@ Every rank of a tensor-parallel group runs the group's instructions, on its shar
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -111,8 +110,6 @@ class Worker:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, layout.tensor, self._groups.total)
         self._recorder = EngineRecorder(self.device, self._handover, clock)
-        if self.device.memory is not None:
-            self.device.memory.storages.resized = self._recorder.memory.made
 
     def read_with(self, loaders: Loaders) -> None:
         """Let other processes read this device's samples, in the following segments."""
@@ -134,11 +131,10 @@ class Worker:
         """
         twin = copy.copy(self)
         program = executable.program
-        executable = replace(executable, shared=self.device.stages)
         twin.program, twin.layout, twin.position, twin._observer = program, executable.layout, 0, observer
         twin._loaders = None  # they read samples of the training
         twin._losses = Losses(self._handover, observer, Guard())
-        twin.device = Device(executable, self.number, on_loss, lane=self._stream_of)
+        twin.device = self.device.sharing(executable, on_loss, self._stream_of)
         twin._lane_table = LaneTable(program, self.number)
         parts = {s: runner.part for s, runner in twin.device.stages.items()}
         layouts = Layouts(executable.captured, executable.layout, parts)
@@ -162,6 +158,8 @@ class Worker:
         if self._loaders is not None:
             self._loaders.begin(places_of(self.device.stream, loads_of(self.program, self.number, repeats)))
         self._recorder.begin()
+        if self.device.memory is not None:
+            self.device.memory.storages.resized = self._recorder.memory.made
         self._recorder.memory.look(0)  # before a receive is posted
         swaps, others = self._lane_table.swaps, len(self._lane_table.waves) + len(self._lane_table.loads)
         exchange = SharedValues(len(swaps), store) if swaps else Exchange(others)

@@ -4,10 +4,13 @@ The program is that of the plan's stages, forwards only (program/passes/evaluati
 training, with its weights, its buffers and its connections. Microbatches have one size, and the last one has the rest
 of the samples. A period needs one microbatch for each replica. If the data has fewer left, the first samples run again
 in the other microbatches, and their losses do not count.
+
+If the training swaps, its weights are on the host between segments. The evaluation swaps them in and drops them, within
+the same budgets; the optimizer state stays on the host.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,16 +18,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hocket.errors import InternalError, RefusedError
+from hocket.profiling.capture.captured import CapturedTensor
 from hocket.program.check.check import prove
 from hocket.program.instruction import Instruction
 from hocket.program.microbatches import Microbatches
-from hocket.program.passes.borders import stage_shapes
-from hocket.program.passes.evaluation import evaluation_program
+from hocket.program.passes.borders import batch_tensors, crossing, stage_shapes
+from hocket.program.passes.evaluation import evaluated_stages, evaluation_program
+from hocket.program.passes.swapping.evaluation_settings import evaluation_settings
+from hocket.program.passes.swapping.settings import Swapping
+from hocket.program.program import StageShape
 from hocket.runtime.engine.distributed import Worker
-from hocket.runtime.evaluation.evaluated_model import capture_evaluation
+from hocket.runtime.evaluation.evaluated_model import EvaluatedModel, capture_evaluation
 from hocket.runtime.evaluation.evaluation_job import EvaluationJob
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState
+from hocket.runtime.stage.device import Device
 from hocket.runtime.stage.executable import Executable
+
+_PADDING_BYTES = 64  # at most, for each tensor of a message
 
 
 def evaluation_executable(trained: Executable, name: str, microbatch_size: int) -> Executable:
@@ -37,17 +47,14 @@ def evaluation_executable(trained: Executable, name: str, microbatch_size: int) 
 
     Raises:
         CaptureError: the model or a metric cannot be captured.
-        RefusedError: the plan swaps, or averages to evaluate are sharded, or a stage would compute nothing in evaluation
-            mode.
+        RefusedError: averages to evaluate are sharded, or a stage would compute nothing in evaluation mode, or the
+            evaluation needs more memory than a plan that swaps allows.
         ProgramError: the program is not legal.
     """
     job, layout = trained.captured.job, trained.layout
     evaluation = job.evaluate
     if evaluation is None:
         raise InternalError("the job has no evaluation")
-    if layout.swap is not None:
-        found = "a plan that swaps weights to the host"
-        raise RefusedError("Job.evaluate", found, "a plan without swap", "Evaluate checkpoints instead.")
     if evaluation.ema and any(shape.sharded and not shape.gathers for shape in layout.shapes):
         found = "a plan with shard: optimizer, in which a device has a shard of the averages"
         raise RefusedError("Evaluation.ema", found, "shard: none or full", "Plan with --shard none or --shard full.")
@@ -55,10 +62,27 @@ def evaluation_executable(trained: Executable, name: str, microbatch_size: int) 
     batches = Microbatches.of(samples, min(evaluation.batch_size or microbatch_size, samples))
     sizes = sorted(set(batches.sizes), reverse=True)
     model = capture_evaluation(trained.captured, layout.cuts, EvaluationJob.of(job, evaluation), sizes)
-    program = evaluation_program(name, stage_shapes(model.captured, model.cuts))
+    stages = evaluated_stages(stage_shapes(model.captured, model.cuts))
+    swap, least = None, 1
+    if layout.swap is not None:
+        swap = _settings(layout.swap, stages, model, sizes[0] / max(layout.batches.sizes))
+        least = min(trained.program.stride, batches.count)
+    program = evaluation_program(name, stages, least, swap, layout.habits)
     prove(program)
-    layout = replace(layout, batches=batches, cuts=model.cuts, shapes=program.stages)
+    layout = replace(layout, batches=batches, cuts=model.cuts, shapes=program.stages, swap=swap)
     return Executable(model.captured, layout, program, trained.device, trained.division)
+
+
+def _settings(swap: Swapping, stages: Sequence[StageShape], model: EvaluatedModel, growth: float) -> Swapping:
+    """Settings of swapping for an evaluation, with the bytes of its own inputs and activations."""
+    tensors = model.captured.tensors
+    inputs_bytes = {s: _bytes(tensors[i] for i in indices) for s, indices in batch_tensors(tensors, model.cuts).items()}
+    activations_bytes = {pair: _bytes(tensors[i] for i in own) for pair, own in crossing(tensors, model.cuts).items()}
+    return evaluation_settings(swap, stages, inputs_bytes, activations_bytes, max(1.0, growth))
+
+
+def _bytes(tensors: Iterable[CapturedTensor]) -> float:
+    return float(sum(tensor.size_bytes + _PADDING_BYTES for tensor in tensors))
 
 
 class EvaluationObserver:
@@ -134,8 +158,7 @@ class Evaluator:
         self._trained.device.model.meet()
         self._agree()
         self._losses.clear()
-        stages = self._trained.device.stages.values() if self._averages else ()
-        with averaged(pair for runner in stages for pair in runner.weights.averages()):
+        with averaged(self._trained.device) if self._averages else nullcontext():
             self._engine.run(-(-self._count // self._engine.program.stride))
         counted = [
             (tensor, weight) for number, tensor, weight in sorted(self._losses, key=lambda row: row[0]) if weight
@@ -169,24 +192,29 @@ class Evaluator:
 
 
 @contextmanager
-def averaged(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Let weights have the values of their averages inside this context.
+def averaged(device: Device) -> Iterator[None]:
+    """Let the weights of a device have the values of their averages inside this context.
 
     A weight of the same dtype changes places with its average, so no second copy of the weights is needed.
-
-    Arguments:
-        pairs: weights with their averages.
     """
-    found = list(pairs)
-    kept = [weight.clone() if weight.dtype != average.dtype else None for weight, average in found]
-    _exchange(found)
+    kept = dict[int, list[Tensor | None]]()
+    at = device.device if device.swapping is None else torch.device("cpu")
+    for stage in device.stages:
+        with device.at_hand(stage) as runner:
+            pairs = list(runner.weights.averages())
+            kept[stage] = [weight.to(at, copy=True) if weight.dtype != one.dtype else None for weight, one in pairs]
+            _exchange(pairs)
     try:
         yield
     finally:
-        _exchange(found)
-        for (weight, _), old in zip(found, kept, strict=True):
-            if old is not None:
-                weight.copy_(old)
+        for stage in device.stages:
+            with device.at_hand(stage) as runner:
+                pairs = list(runner.weights.averages())
+                _exchange(pairs)
+                for (weight, _), old in zip(pairs, kept[stage], strict=True):
+                    if old is not None:
+                        with torch.no_grad():
+                            weight.copy_(old)
 
 
 @torch.no_grad()

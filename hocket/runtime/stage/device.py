@@ -13,8 +13,9 @@ engine's store of present values has an object for each value, by kind of value:
 A copy of a value on the host is a HostCopy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,7 @@ class Device:
         memory: MemoryManager | None = None,
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
+        swapping: Swapper | None = None,
     ) -> None:
         """Create the device with its stages.
 
@@ -72,6 +74,7 @@ class Device:
             memory: keeps memory within budgets; by default created as the plan requires.
             lane: returns the context for the work of a compute lane, such as its CUDA stream.
             guard: decides which steps are skipped; by default no step is skipped.
+            swapping: swapper of the device that has the shared stages; by default created as the plan requires.
 
         Raises:
             MemoryExceeded: the weights do not fit.
@@ -85,16 +88,20 @@ class Device:
         self.scaler = LossScaler() if captured.loss_scaled else None
         parts = split(captured, layout, number)
         _check_shards(captured.job, parts)
-        if memory is None and (program.swaps or layout.swap is not None):
+        if swapping is not None:
+            memory = swapping.memory
+        elif memory is None and (program.swaps or layout.swap is not None):
             memory = MemoryManager(number, self.device, *layout.budgets(number))
         self.memory = memory
-        self.swapping = None if memory is None else Swapper(memory, program.swaps)
+        self.swapping = swapping or (None if memory is None else Swapper(memory, program.swaps))
         self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
             with lane(part.shape.lane):
                 runner = self.stages[part.number] = self._runner(part)
-            if self.swapping is not None:
+            if swapping is not None:
+                swapping.memory.storages.keep(runner.fixed())
+            elif self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
         factors = LossFactors(layout.batches, program.rule, captured.job.loss_weight, self.scaler)
@@ -112,6 +119,32 @@ class Device:
         }
         if self.swapping is not None:
             self._handlers |= dict.fromkeys(SWAPS, self.swapping.swap)
+
+    def sharing(
+        self,
+        executable: Executable,
+        on_loss: OnLoss,
+        lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    ) -> "Device":
+        """Create a device of another program, with the weights, buffers and memory manager of this one.
+
+        The two never run at the same time.
+
+        Arguments:
+            executable: the program, with the same stages.
+            on_loss, lane: see the constructor.
+        """
+        return Device(replace(executable, shared=self.stages), self.number, on_loss, lane=lane, swapping=self.swapping)
+
+    @contextmanager
+    def at_hand(self, stage: int) -> Iterator[StageRunner]:
+        """Keep one stage's weights and optimizer state on the device inside this context.
+
+        They may be changed there.
+        """
+        runner = self.stages[stage]
+        with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
+            yield runner
 
     def _runner(self, part: StagePart) -> StageRunner:
         """Create the runner of a stage, with its own weights or with those of a shared stage."""
@@ -171,7 +204,7 @@ class Device:
         self.guard.hold()
         for stage, runner in self.stages.items():
             runner.use_eager()
-            with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
+            with self.at_hand(stage):
                 found.weights(stage, runner.weights.newest.own)
         return found
 

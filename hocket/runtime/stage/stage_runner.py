@@ -91,6 +91,8 @@ class StageRunner:
         twin.part, twin._bound = part, {}
         twin._runs = twin._made(captured, sizes)
         twin._bind_untrained()
+        for size in twin._runs:
+            twin._bind(size, twin.weights.slots[0])
         return twin
 
     def copy_buffers(self, names: Iterable[str]) -> None:

@@ -16,7 +16,6 @@ from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import loss_weight
 from hocket.runtime.engine.inline import Interpreter, Result, run_inline
 from hocket.runtime.evaluation.evaluator import evaluation_executable
-from hocket.runtime.stage.device import Device
 from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import Case, captured
 
@@ -36,6 +35,9 @@ RUNS = [
     ("gpt weighted", Case("flush", (1, 1))),
     ("gpt bfloat16", Case("data_parallel", (2,))),
     ("lstm", Case("fully_sharded", (2,), rounds=4, shard="full")),
+    ("gpt", Case("flush", (1, 1), swap="task")),
+    ("gpt untied bfloat16", Case("harmony", (2,), swap="task", options={"mode": "data"}, rounds=2)),
+    ("gpt untied", Case("harmony", (1, 1), swap="task", options={"mode": "pipeline", "peer": False}, rounds=2)),
     ("inception", Case("flush", (1, 1, 1))),  # its running statistics are one for each stage without replicas
 ]
 
@@ -61,7 +63,7 @@ def evaluated(executable: Executable, trained: Result) -> list[float]:
 
     program, count = executable.program, executable.layout.batches.count
     with executable.captured.job.evaluating():  # type: ignore[attr-defined]
-        devices = {d: Device(replace(executable, shared=trained.devices[d].stages), d, note) for d in program.devices}
+        devices = {d: trained.devices[d].sharing(executable, note) for d in program.devices}
     Interpreter(program, devices, -(-count // program.stride), 0).run()
     counted = [found[m] for m in range(count)]
     total = sum(weight for _, weight in counted)
@@ -254,11 +256,3 @@ def test_data_that_cannot_be_read_is_named() -> None:
     object.__setattr__(job.evaluate, "data", [(torch.zeros(6), "text")] * 4)
     with pytest.raises(InputError, match=r"Evaluation\.data\[1\]"):
         evaluation_executable(executable_of(job), "flush", 2)
-
-
-def test_a_plan_that_swaps_is_refused() -> None:
-    """Weights of a plan with swaps are on the host between segments."""
-    graph = judged(captured("gpt"), Evaluation([captured("gpt").job.data[0]]))
-    plan = Case("flush", (1, 1), swap="task").plan(graph)
-    with pytest.raises(RefusedError, match="swap"):
-        evaluation_executable(Executable(graph, plan.layout(graph), plan.compile(graph)), "flush", 2)

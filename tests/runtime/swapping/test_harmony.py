@@ -287,6 +287,7 @@ JOB = """
 import os
 from dataclasses import replace
 from pathlib import Path
+from hocket import Evaluation
 from tests.runtime.helpers.device_tracker import DeviceTracker
 from tests.runtime.helpers.plans import adam
 from tests.runtime.swapping.test_harmony import job as made
@@ -310,7 +311,7 @@ def optimizer(parameters):  # asked for as soon as a worker has made its first s
     return adam(parameters)
 
 
-job = replace(made(), optimizer=optimizer)
+job = replace(made(), optimizer=optimizer, evaluate=Evaluation([made().data[i] for i in range(7)], every=1))
 """
 
 
@@ -338,7 +339,7 @@ def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_
     This is `hocket train` in real processes. The mean losses of steps are bit-identical to the run without limits,
     also if forward tasks have two stages. (The sum of two replicas' gradients does not depend on its order.) Each
     process is within the budget, as measured from outside and by the engine's own tracker. Swaps take at least the
-    time of the shared link.
+    time of the shared link. An evaluation after each step is within the budget too, and changes nothing.
     """
     plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), **kind)
     expected = setting.unlimited(plan, 2)
@@ -348,6 +349,8 @@ def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_
     summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=2, trace=trace_path, host_link_bytes_per_s=LINK)
     steps = [sum(loss for _, loss, _ in expected.losses[k : k + 4]) / 4 for k in range(0, 8, 4)]
     assert list(summary.losses) == steps
+    assert [one.step for one in summary.evaluations] == [1, 2]
+    assert summary.evaluations[1].loss < summary.evaluations[0].loss
     assert 0.5 * setting.budget_bytes < max(peaks(tmp_path)) <= setting.budget_bytes + BATCH_BYTES
     assert max(summary.peak_memory_bytes.values()) <= setting.budget_bytes + BATCH_BYTES
     for swaps in summary.swaps.values():

@@ -95,9 +95,9 @@ def check_swaps(program: Program) -> None:
     """Refuse a program that cannot swap.
 
     Raises:
-        RefusedError: its update rule is not `sync`, or its state is sharded.
+        RefusedError: its update rule is neither `sync` nor `evaluation`, or its state is sharded.
     """
-    late = [Feature.ASYNCHRONOUS] if program.rule.kind != "sync" else []
+    late = [Feature.ASYNCHRONOUS] if program.rule.kind not in ("sync", "evaluation") else []
     divided = [Feature.SHARD_FULL if s.gathers else Feature.SHARD_OPTIMIZER for s in program.stages if s.sharded]
     check_together("swap", Feature.SWAP, *late, *divided)
 
