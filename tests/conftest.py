@@ -59,7 +59,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files unread that have no test of what is asked for."""
-    return tiers.without_workers(collection_path, config) or None
+    return tiers.not_asked(collection_path, config) or None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
+WRITTEN = ("workers", "gpu")
+"""Marks that a file with such tests always has in its text."""
 NEEDS = ("unit", "torch", "workers", "system")
 TESTS = Path(__file__).resolve().parent
 # Folders and files whose tests load torch; all others need none.
@@ -54,10 +56,10 @@ def _inside(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
-def without_workers(path: Path, config: pytest.Config) -> bool:
-    """Whether a file of tests need not be read: only workers are asked for, and none of its tests starts any."""
-    asked = config.getoption("markexpr") == "workers"
-    return asked and path.name.startswith("test_") and "mark.workers" not in path.read_text()
+def not_asked(path: Path, config: pytest.Config) -> bool:
+    """Whether a file of tests need not be read: only tests with a mark are asked for, and the file does not have it."""
+    mark = config.getoption("markexpr")
+    return mark in WRITTEN and path.name.startswith("test_") and f"mark.{mark}" not in path.read_text()
 
 
 def asked(request: pytest.FixtureRequest, *names: str) -> set[tuple[Any, ...]]:

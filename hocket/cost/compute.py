@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hocket.cost.memory.stage_walk import Walk
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
@@ -20,12 +21,16 @@ class Columns:
     """Costs of a profile's layers, interpolated and cached by microbatch size.
 
     Plans of one profile should share one object.
+
+    Attributes:
+        walks: walks over the layers of stages, which plans with equal stages share (cost/memory/values.py).
     """
 
     def __init__(self, profile: ModelProfile) -> None:
         self.profile = profile
         self._at: dict[int, LayerFigures] = {}
         self._on: dict[str, Columns] = {}
+        self.walks: dict[object, Walk] = {}
 
     def on(self, device_type: str) -> "Columns | None":
         """Costs on a device type; None if the profile has no seconds for this type."""

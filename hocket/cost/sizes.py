@@ -1,9 +1,10 @@
 """Bytes of one plan's values and instructions, for memory_bound/footprint.py."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from hocket.cost.memory.values import POOLED
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COMPUTE, Instruction, Value, ValueKind
 from hocket.program.order import heir_of, waves
@@ -72,22 +73,29 @@ class PlanSizes:
             return sum(self.value(value, device) for value in filter(self.pooled, weights + sums))
         level: dict[tuple[int, int, bool], int] = {}
         most: dict[tuple[int, int, bool], float] = {}
-        for values, count in self._changes(device):
-            for value in filter(self.pooled, values):
+        known: dict[Value, bool] = {}
+        for value, count in self._changes(device):
+            alike = Value(value.what, value.stage, 0, value.part)
+            pooled = known.get(alike)
+            if pooled is None:
+                pooled = known[alike] = self.pooled(alike)
+            if pooled:
                 key = (value.stage, value.part, value.what in (ValueKind.WEIGHTS, ValueKind.SHARD))
                 level[key] = level.get(key, 0) + count
                 most[key] = max(most.get(key, 0.0), level[key] * self.value(value, device))
         return sum(most.values())
 
-    def _changes(self, device: int) -> Iterator[tuple[Iterable[Value], int]]:
-        """Yield values that appear (1) or are freed (-1) along the compute lane, in order.
+    def _changes(self, device: int) -> Iterator[tuple[Value, int]]:
+        """Yield values of pooled kinds that appear (1) or are freed (-1) along the compute lane, in order.
 
         Values that change in other lanes are left out: they have no pooled memory.
         """
         program = self.program
-        yield program.initial(device), 1
+        yield from ((value, 1) for value in program.initial(device) if value.what in POOLED)
         for part in (program.prologue, program.period, program.epilogue):
             for one in part.get((device, COMPUTE), ()):
-                heirs = {value: heir_of(one, value) for value in one.writes}
-                yield [value for value, ancestor in heirs.items() if ancestor is None], 1
-                yield [value for value in one.frees if value not in heirs.values()], -1
+                written = [value for value in one.writes if value.what in POOLED]
+                heirs = {value: heir_of(one, value) for value in written}
+                yield from ((value, 1) for value, ancestor in heirs.items() if ancestor is None)
+                freed = [value for value in one.frees if value.what in POOLED]
+                yield from ((value, -1) for value in freed if value not in heirs.values())

@@ -16,6 +16,7 @@ Source: none; measured facts about torch's autograd engine, see profiling/measur
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -140,10 +141,15 @@ class Walk:
             np.zeros_like(made) if waiting is None else waiting,
         )
 
-    @property
+    @cached_property
     def stash_bytes(self) -> float:
         """Bytes of activations that a forward saves for its backward."""
         return float(self.inner.sum()) + sum(size for size, *_ in self.kept)
+
+    @cached_property
+    def _peaks(self) -> dict[object, float]:
+        """Results of `forward_peak` and `backward_peak`, by their arguments."""
+        return {}
 
     def forward_peak(self, kept: bool, leaves: bool) -> float:
         """Maximum bytes that a forward adds to the memory at its start.
@@ -152,6 +158,11 @@ class Walk:
             kept: True if the forward saves activations for its backward.
             leaves: True if it makes the tensors that leave the stage.
         """
+        if (kept, leaves) not in self._peaks:
+            self._peaks[kept, leaves] = self._forward_peak(kept, leaves)
+        return self._peaks[kept, leaves]
+
+    def _forward_peak(self, kept: bool, leaves: bool) -> float:
         end = len(self.inner) - 1
         before = np.cumsum(self.inner) - self.inner
         if not self.known:
@@ -175,6 +186,12 @@ class Walk:
             fresh: gradient buckets that the backward allocates, instead of adding to existing gradients.
             gradients: bytes of gradients that it makes for other stages.
         """
+        key = (tuple(fresh), gradients)
+        if key not in self._peaks:
+            self._peaks[key] = self._backward_peak(*key)
+        return self._peaks[key]
+
+    def _backward_peak(self, fresh: Sequence[int], gradients: float) -> float:
         made = self.made[:, list(fresh)].sum(axis=1)
         before = np.cumsum(made[::-1])[::-1] - made
         inner = np.cumsum(self.inner) - self.inner

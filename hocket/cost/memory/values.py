@@ -11,6 +11,7 @@ memory.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from hocket.program.passes.borders import StageCut, Tie, batch_tensors, crossing
 
 NORM_BYTES = 8.0  # one number for the squares of gradients, and one for the weights of losses
 _SUMS = (ValueKind.ACCUMULATOR, ValueKind.REDUCED, ValueKind.LENT)
+POOLED = (*_SUMS, ValueKind.WEIGHTS, ValueKind.SHARD)
+"""Kinds of values of which some have pooled memory (`PlanMemory.pooled`)."""
 _ALIGNMENT_BYTES = 64  # alignment of tensors that share a message or a flat bucket
 
 
@@ -66,7 +69,7 @@ class StageBytes:
     replicas: int = 1
     gathers: bool = False
 
-    @property
+    @cached_property
     def bucket_bytes(self) -> np.ndarray:
         """Bytes of each gradient bucket, tied buckets last; shape (buckets,)."""
         return self.bucket_of.sum(axis=0)
@@ -146,6 +149,9 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
         replicas=replicas,
         gathers=cut.shard == "full",
     )
+
+
+_MOST_WALKS = 4096  # that plans of one profile share
 
 
 class PlanMemory:
@@ -432,11 +438,14 @@ class PlanMemory:
         """
         found = self._walks.get((stage, samples))
         if found is None:
-            profile = self._columns.profile
-            own = self._cuts[stage].layers
+            columns, own, about = self._columns, self._cuts[stage].layers, self.stages[stage]
             readers = Counter(i for (maker, _), indices in self._borders.items() if maker == stage for i in indices)
-            found = Walk.of(
-                profile, self._columns.at(samples), own, self.stages[stage].made_of, readers, self.stages[stage].waiting
-            )
+            key = (own, samples, frozenset(readers.items()), about.made_of.tobytes(), about.waiting.tobytes())
+            found = columns.walks.get(key)
+            if found is None:
+                if len(columns.walks) >= _MOST_WALKS:
+                    columns.walks.clear()
+                found = Walk.of(columns.profile, columns.at(samples), own, about.made_of, readers, about.waiting)
+                columns.walks[key] = found
             self._walks[stage, samples] = found
         return found

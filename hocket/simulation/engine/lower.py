@@ -7,13 +7,23 @@ the period, values are identified by their names alone.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from hocket.errors import ProgramError
 from hocket.program.instruction import RECEIVE, Instruction, Value
 from hocket.program.memory_bound.receive_window import UNLIMITED, windows
 from hocket.program.program import Lane, Program
-from hocket.simulation.engine.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, ProgramPart, Signature
+from hocket.simulation.engine.nodes import (
+    EPILOGUE,
+    PERIOD,
+    PROLOGUE,
+    IrregularError,
+    Nodes,
+    ProgramPart,
+    Signature,
+    cost_key,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,15 @@ class Skeleton:
     first_posts: tuple[tuple[int, int, int], ...]
     reach: int
     labels: tuple[str, ...]
+
+    @cached_property
+    def cost_keys(self) -> tuple[tuple[int, ...], ...]:
+        """For each signature, a number for each member that is equal for instructions with equal bytes and seconds."""
+        numbers: dict[object, int] = {}
+        return tuple(
+            tuple(numbers.setdefault(cost_key(member), len(numbers)) for member in signature.members)
+            for signature in self.signatures
+        )
 
     def counts(self, repeats: int) -> int:
         """Number of instructions of the whole program with `repeats` repetitions."""

@@ -15,7 +15,7 @@ from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
 from hocket.simulation.engine.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulation.engine.lower import Skeleton
-from hocket.simulation.engine.nodes import PERIOD, Signature, cost_key
+from hocket.simulation.engine.nodes import PERIOD, Signature
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ def size_classes(skeleton: Skeleton, costs: CostModel) -> tuple[list[int], list[
         - For each class and each of these numbers, the samples of so many microbatches.
         - The class of each microbatch of a batch.
     """
-    merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
+    merged = [1]
+    if any(cut.merged > 1 for cut in costs.cuts):
+        merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
     sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
     kinds = sorted(set(sizes))
     return merged, kinds, np.array([kinds.index(size) for size in sizes], dtype=np.int64)
@@ -155,7 +157,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     hold_device, post_device = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     op_ptr, op_device, op_bytes = [0], [], []
     role = np.zeros(count, dtype=np.int64)
-    known: dict[object, tuple[float, float]] = {}
+    memory, known = costs.memory, dict[object, tuple[float, float]]()
     for s, signature in enumerate(skeleton.signatures):
         one = signature.members[0]
         if one.kind is Kind.SEND:
@@ -166,16 +168,15 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             role[s] = BEGINS
         changes: dict[int, list[float]] = {}
         for k, size in enumerate(kinds):
-            samples = size[merged.index(costs.merged_in(one))]
+            samples = size[merged.index(costs.merged_in(one))] if apart else size[0]
             latency_s, flow_s = costs.transfer(one, samples)
             latency[s] = latency_s
             work[s, k] = flow_s + costs.seconds(one, samples) * fraction(signature, costs, samples)
-            for member in signature.members:
+            for member, cost_key in zip(signature.members, skeleton.cost_keys[s], strict=True):
                 # Replicas have equal costs. With merged microbatches they do not, because it depends on the device
                 # which pieces of a border stay on it.
-                key = (cost_key(member), samples, member.device if apart else -1)
+                key = (cost_key, samples, member.device if apart else -1)
                 if key not in known:
-                    memory = costs.memory
                     known[key] = memory.net_bytes(member, samples, False), memory.hold_bytes(member, samples, False)
                 net, held = known[key]
                 if member.kind is Kind.RECEIVE:

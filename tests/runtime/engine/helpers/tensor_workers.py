@@ -41,7 +41,7 @@ class Run:
     """
 
     case: Case
-    repeats: int = 5
+    repeats: int = 3
     dtype: str = "float64"
     gloo: bool = False
     slices: bool = False
