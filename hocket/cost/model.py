@@ -392,14 +392,22 @@ class CostModel:
                 return ()
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
         if instruction.kind in COLLECTIVES:
-            members, speeds = self.members(instruction.group), self._overlaps.uses(instruction)
-            return (*collective_uses(self.cluster, members, cores=speeds is None), *(speeds or ()))
+            speeds = self._overlaps.uses(instruction)
+            key = instruction.group, speeds is None
+            if key not in self._ring_uses:
+                self._ring_uses[key] = collective_uses(self.cluster, self.members(instruction.group), cores=key[1])
+            return (*self._ring_uses[key], *speeds) if speeds else self._ring_uses[key]
         if instruction.kind in SWAPS:
             return swap_uses(self.cluster, instruction.device, instruction.kind is Kind.SWAP_IN)
         if instruction.kind not in _COMPUTE:
             return ()
         beside = (wave_use(instruction.device, mean_demand(self, instruction)),) if self._waves else ()
         return (*compute_uses(self.cluster, instruction.device), *beside, *self._overlaps.slowed(instruction.device))
+
+    @cached_property
+    def _ring_uses(self) -> dict[tuple[tuple[int, ...], bool], tuple[Use, ...]]:
+        """Resources of collectives, by group and whether the collectives use cores."""
+        return {}
 
     @cached_property
     def _waves(self) -> bool:

@@ -251,8 +251,12 @@ class Cluster:
         """
         if not (0 <= first < self.devices and 0 <= second < self.devices):
             raise InputError("device", f"{first} and {second}", f"numbers 0 to {self.devices - 1}")
-        # The outermost span contains every device, so the search always ends.
-        return next(k for k, span in enumerate(self._spans) if first // span == second // span)
+        level = 0
+        for span in self._spans:  # a loop, not a generator: simulations call this for every pair of devices
+            if first // span == second // span:
+                break
+            level += 1  # the outermost span contains every device, so the loop always ends early
+        return level
 
     @property
     def contends(self) -> bool:
@@ -260,8 +264,11 @@ class Cluster:
         return any(level.overlap is not None for level in self.levels)
 
     def level_of(self, group: tuple[int, ...]) -> int:
-        """Index of the innermost level that contains all devices of a group."""
-        return max((self.level_between(group[0], other) for other in group), default=0)
+        """Index of the innermost level that contains all devices of a group.
+
+        Components have consecutive devices, so the first and the last device of the group decide.
+        """
+        return self.level_between(min(group), max(group)) if group else 0
 
     def link_between(self, first: int, second: int) -> Link:
         """Point-to-point latency and bandwidth between two devices.
@@ -298,7 +305,15 @@ class Cluster:
         Arguments:
             level: index of the level that joins the components.
         """
-        return device if level == 0 else device // self._spans[level - 1]
+        return device // self.component_devices(level)
+
+    def component_devices(self, level: int) -> int:
+        """Number of devices of one component of a level; with the number of levels, all devices.
+
+        Arguments:
+            level: index of the level that joins the components.
+        """
+        return 1 if level == 0 else self._spans[level - 1]
 
     @cached_property
     def _node_of(self) -> tuple[Node, ...]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Any
 
-from hocket.cost.contention import transfer_uses
+import numpy as np
+
 from hocket.hardware.cluster import Cluster
 from hocket.program.passes.borders import StageCut, crossing
 
@@ -94,24 +95,56 @@ def _alike(tensors: Sequence[Any], cluster: Cluster, cuts: tuple[StageCut, ...],
     Arguments:
         count: number of columns.
     """
-    owners: dict[int, int] = {}
+    owner = np.full(cluster.devices, -1)
+    kind = _kinds(cluster)
     for cut in cuts:
-        kinds = [(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices]
-        if any(kinds[k] != kinds[k // count * count] for k in range(len(kinds))):
+        devices, column = np.array(cut.devices), np.arange(len(cut.devices)) % count
+        if _differ(kind[devices], count) or np.any((owner[devices] != -1) & (owner[devices] != column)):
             return False
-        for k, device in enumerate(cut.devices):
-            if owners.setdefault(device, k % count) != k % count:
-                return False
-    used: dict[object, int] = {}
+        owner[devices] = column
+    used: dict[tuple[str, int], np.ndarray] = {}  # by direction and shared level, the column of each component's link
     for source, target in crossing(tensors, cuts):
-        here, there = cuts[source].devices, cuts[target].devices
-        pairs = [(here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there)))]
-        levels = [cluster.level_between(*pair) for pair in pairs]
-        if any(levels[m] != levels[m // count * count] for m in range(len(levels))):
+        here, there = np.array(cuts[source].devices), np.array(cuts[target].devices)
+        pair = np.arange(lcm(len(here), len(there)))
+        first, second, column = here[pair % len(here)], there[pair % len(there)], pair % count
+        levels = _levels(cluster, first, second)
+        if _differ(levels, count):
             return False
-        for m, pair in enumerate(pairs):
-            for hop in (pair, pair[::-1]):
-                uses = transfer_uses(cluster, (hop,))
-                if any(used.setdefault(use.resource, m % count) != m % count for use in uses):
+        # A link of its own joins two devices of one column, so only shared links can be used by several columns.
+        for level in (level for level in np.unique(levels) if cluster.levels[level].shared):
+            at = levels == level
+            for devices, direction in ((first, "out"), (second, "in"), (second, "out"), (first, "in")):
+                components = devices[at] // cluster.component_devices(level)
+                users = used.setdefault((direction, int(level)), np.full(cluster.devices, -1))
+                if np.any((users[components] != -1) & (users[components] != column[at])):
+                    return False
+                users[components] = column[at]
+                if np.any(users[components] != column[at]):  # two columns in one assignment
                     return False
     return True
+
+
+def _kinds(cluster: Cluster) -> np.ndarray:
+    """A number for each device, equal for devices of one type with equally much memory."""
+    kinds: dict[object, int] = {}
+    numbers, counts, at = [], [], 0
+    for node in cluster.nodes:
+        kind = node.device_type, cluster.capacity_bytes(at)
+        numbers.append(kinds.setdefault(kind, len(kinds)))
+        counts.append(node.devices)
+        at += node.devices
+    return np.repeat(numbers, counts) if numbers else np.zeros(cluster.devices, dtype=np.int64)
+
+
+def _differ(values: np.ndarray, count: int) -> bool:
+    """True if rows of `count` values, one for each column, have unequal values."""
+    return bool(np.any(values.reshape(-1, count) != values[::count, None]))
+
+
+def _levels(cluster: Cluster, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Innermost level that contains both devices of each pair."""
+    found = np.full(len(first), len(cluster.levels) - 1)
+    for level in reversed(range(len(cluster.levels))):
+        span = cluster.component_devices(level + 1)
+        found[first // span == second // span] = level
+    return found

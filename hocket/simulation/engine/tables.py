@@ -222,29 +222,32 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
             lanes[kind].add(lane)
     known: dict[object, tuple[Use, ...]] = {}
     uses: list[tuple[Use, ...]] = []
-    for signature in skeleton.signatures:
+    together: dict[int, set[int]] = {}  # lanes of the signatures with the same uses, by identity: rings have hundreds
+    for signature, own in zip(skeleton.signatures, lanes, strict=True):
         key = _alike(signature.members[0])
         if key not in known:
             known[key] = costs.uses(signature.members[0])
         uses.append(known[key])
+        together.setdefault(id(known[key]), set()).update(own)
+    apart = {id(found): found for found in uses}
     most: dict[Any, dict[int, float]] = {}  # the largest load by lane, of each resource
-    for found, own in zip(uses, lanes, strict=True):
+    for at, found in apart.items():
         for use in found:
             of_lane = most.setdefault(use.resource, {})
-            for lane in own:
+            for lane in together[at]:
                 of_lane[lane] = max(of_lane.get(lane, 0.0), use.load)
     short = [r for r, of_lane in most.items() if sum(of_lane.values()) > capacity(costs.cluster, r)]
     number = {resource: k for k, resource in enumerate(short)}
     shares: list[set[int]] = [set() for _ in short]
+    scarce = {at: [use for use in found if use.resource in number] for at, found in apart.items()}
     use_ptr, resources, loads, sharing = [0], [], [], []
     for found, own in zip(uses, lanes, strict=True):
-        for use in found:
-            if use.resource in number:
-                resources.append(number[use.resource])
-                loads.append(use.load)
-                sharing.append(int(use.sharing))
-                if use.sharing is not Sharing.NOT:
-                    shares[number[use.resource]] |= own
+        for use in scarce[id(found)]:
+            resources.append(number[use.resource])
+            loads.append(use.load)
+            sharing.append(int(use.sharing))
+            if use.sharing is not Sharing.NOT:
+                shares[number[use.resource]] |= own
         use_ptr.append(len(resources))
     return (
         np.array(use_ptr, dtype=np.int64),
