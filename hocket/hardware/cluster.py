@@ -8,7 +8,9 @@ Source: Narayanan's dissertation, section 2.4.1, figure 2.6 (levels of width m_k
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from math import inf, prod
+from operator import mul
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -235,11 +237,7 @@ class Cluster:
 
     @cached_property
     def _spans(self) -> tuple[int, ...]:
-        spans, span = [], 1
-        for level in self.levels:
-            span *= level.width
-            spans.append(span)
-        return tuple(spans)
+        return tuple(accumulate((level.width for level in self.levels), mul))
 
     def level_between(self, first: int, second: int) -> int:
         """Index of the innermost level that contains both devices.
@@ -252,10 +250,8 @@ class Cluster:
         if not (0 <= first < self.devices and 0 <= second < self.devices):
             raise InputError("device", f"{first} and {second}", f"numbers 0 to {self.devices - 1}")
         level = 0
-        for span in self._spans:  # a loop, not a generator: simulations call this for every pair of devices
-            if first // span == second // span:
-                break
-            level += 1  # the outermost span contains every device, so the loop always ends early
+        while first // self._spans[level] != second // self._spans[level]:  # the outermost contains every device
+            level += 1
         return level
 
     @property

@@ -30,7 +30,7 @@ from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.nan_guard.inspector import Inspector
 from hocket.runtime.stage.borders import Borders
 from hocket.runtime.stage.data_stream import Stream
-from hocket.runtime.stage.executable import Executable
+from hocket.runtime.stage.executable import Executable, SharedStages
 from hocket.runtime.stage.microbatches import DeviceMicrobatches, OnLoss, Publish
 from hocket.runtime.stage.model_state import ModelState
 from hocket.runtime.stage.stage_layout import StagePart, split
@@ -61,7 +61,6 @@ class Device:
         memory: MemoryManager | None = None,
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
         guard: Guard | None = None,
-        swapping: Swapper | None = None,
     ) -> None:
         """Create the device with its stages.
 
@@ -74,7 +73,6 @@ class Device:
             memory: keeps memory within budgets; by default created as the plan requires.
             lane: returns the context for the work of a compute lane, such as its CUDA stream.
             guard: decides which steps are skipped; by default no step is skipped.
-            swapping: swapper of the device that has the shared stages; by default created as the plan requires.
 
         Raises:
             MemoryExceeded: the weights do not fit.
@@ -88,21 +86,15 @@ class Device:
         self.scaler = LossScaler() if captured.loss_scaled else None
         parts = split(captured, layout, number)
         _check_shards(captured.job, parts)
-        if swapping is not None:
-            memory = swapping.memory
-        elif memory is None and (program.swaps or layout.swap is not None):
-            memory = MemoryManager(number, self.device, *layout.budgets(number))
-        self.memory = memory
-        self.swapping = swapping or (None if memory is None else Swapper(memory, program.swaps))
+        self.swapping = executable.shared.swapping or self._swapper(memory)
+        self.memory = None if self.swapping is None else self.swapping.memory
         self._swap_sizes = sizes_of(program, layout.swap) if layout.swap is not None and layout.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
             with lane(part.shape.lane):
                 runner = self.stages[part.number] = self._runner(part)
-            if swapping is not None:
-                swapping.memory.storages.keep(runner.fixed())
-            elif self.swapping is not None:
-                self.swapping.settle(part.number, runner)
+            if self.swapping is not None:
+                self.swapping.settle(part.number, runner, new=part.number not in executable.shared.stages)
         self.model = ModelState(program.rule, self.stages, self.swapping)
         factors = LossFactors(layout.batches, program.rule, captured.job.loss_weight, self.scaler)
         weights = LossWeights(program.rule, self.stream)
@@ -134,7 +126,8 @@ class Device:
             executable: the program, with the same stages.
             on_loss, lane: see the constructor.
         """
-        return Device(replace(executable, shared=self.stages), self.number, on_loss, lane=lane, swapping=self.swapping)
+        shared = SharedStages(self.stages, self.swapping)
+        return Device(replace(executable, shared=shared), self.number, on_loss, lane=lane)
 
     @contextmanager
     def at_hand(self, stage: int) -> Iterator[StageRunner]:
@@ -146,9 +139,15 @@ class Device:
         with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
             yield runner
 
+    def _swapper(self, memory: MemoryManager | None) -> Swapper | None:
+        """Create the swapper, and the memory manager if none is given and the plan needs one."""
+        if memory is None and (self.program.swaps or self.layout.swap is not None):
+            memory = MemoryManager(self.number, self.device, *self.layout.budgets(self.number))
+        return None if memory is None else Swapper(memory, self.program.swaps)
+
     def _runner(self, part: StagePart) -> StageRunner:
         """Create the runner of a stage, with its own weights or with those of a shared stage."""
-        shared = self.executable.shared.get(part.number)
+        shared = self.executable.shared.stages.get(part.number)
         if shared is not None:
             return shared.sharing(self.captured, part, self._sizes(part))
         compile = self.layout.compilers[part.number]

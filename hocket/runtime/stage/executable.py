@@ -9,7 +9,22 @@ from hocket.profiling.capture.capture import Captured
 from hocket.program.program import Program
 from hocket.program.rank_layout import RankLayout
 from hocket.runtime.stage.stage_runner import StageRunner
+from hocket.runtime.swapping.swapper import Swapper
 from hocket.runtime.tensor_parallel.shard_model import Division
+
+
+@dataclass(frozen=True)
+class SharedStages:
+    """Stages of another program on the same device, for a program that uses their weights.
+
+    Attributes:
+        stages: stages of the other program, by number, with weights and buffers that the stages of these numbers use.
+            Stages without an entry get their own weights.
+        swapping: swapper of the other program; None if its device does not swap.
+    """
+
+    stages: Mapping[int, StageRunner] = field(default_factory=dict)
+    swapping: Swapper | None = None
 
 
 @dataclass(frozen=True)
@@ -22,8 +37,7 @@ class Executable:
         program: instructions of all devices.
         device: torch device of the tensors. Workers communicate over NCCL if it is a CUDA device, else over gloo.
         division: tensor-parallel split by which `captured` was divided; None without tensor parallelism.
-        shared: stages of another program, by number, with weights and buffers that the stages of these numbers use.
-            Stages without an entry get their own weights.
+        shared: stages of another program that this one uses; by default none.
     """
 
     captured: Captured
@@ -31,4 +45,4 @@ class Executable:
     program: Program
     device: torch.device | str = "cpu"
     division: Division | None = None
-    shared: Mapping[int, StageRunner] = field(default_factory=dict)
+    shared: SharedStages = SharedStages()

@@ -48,16 +48,19 @@ class Swapper:
 
     # -- between segments
 
-    def settle(self, stage: int, runner: StageRunner) -> None:
+    def settle(self, stage: int, runner: StageRunner, new: bool = True) -> None:
         """Register a stage that is new or has new weights with the memory manager.
 
         If weights and optimizer state stay on the host between segments, they are moved there.
+
+        Arguments:
+            new: False for a runner that shares the weights of a registered stage (`SharedStages`).
 
         Raises:
             MemoryExceeded: the weights of a single stage do not fit.
         """
         self.memory.storages.keep(runner.fixed())
-        for what in STATE if self._rests else ():
+        for what in STATE if self._rests and new else ():
             value = Value(what, stage, 0)
             self.memory.wrote(value, _thing(runner, what))
             copy = self.memory.swap_out(value, value._replace(copy=1), (value,), counted=False)
