@@ -3,13 +3,14 @@
 The cost model is called once for each signature and number of samples, never for each node.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hocket.cost.contention import Sharing, Use, capacity
+from hocket.cost.contention import Resource, Sharing, Use, capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
@@ -236,7 +237,9 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
             of_lane = most.setdefault(use.resource, {})
             for lane in together[at]:
                 of_lane[lane] = max(of_lane.get(lane, 0.0), use.load)
-    short = [r for r, of_lane in most.items() if sum(of_lane.values()) > capacity(costs.cluster, r)]
+    short = _unlike(
+        [r for r, of_lane in most.items() if sum(of_lane.values()) > capacity(costs.cluster, r)], apart, costs
+    )
     number = {resource: k for k, resource in enumerate(short)}
     shares: list[set[int]] = [set() for _ in short]
     scarce = {at: [use for use in found if use.resource in number] for at, found in apart.items()}
@@ -258,6 +261,22 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
         np.array([lane for own in shares for lane in sorted(own)], dtype=np.int64),
         np.array([capacity(costs.cluster, r) for r in short], dtype=float),
     )
+
+
+def _unlike(short: Sequence[Resource], uses: Mapping[int, Sequence[Use]], costs: CostModel) -> list[Resource]:
+    """Return one of all resources that have the same users with the same loads, such as the links of a ring.
+
+    They are always equally short, and a rate depends on the shortest resource.
+
+    Arguments:
+        uses: different sets of uses, by any number.
+    """
+    users: dict[Resource, list[object]] = {resource: [capacity(costs.cluster, resource)] for resource in short}
+    for number, found in uses.items():
+        for use in found:
+            if use.resource in users:
+                users[use.resource].append((number, use.load, use.sharing))
+    return list({tuple(own): resource for resource, own in reversed(users.items())}.values())[::-1]
 
 
 def _alike(i: Instruction) -> object:
