@@ -2,7 +2,7 @@
 
     python bench/bench_search.py
 
-It plans analytic models on up to 3,072 devices, homogeneous and heterogeneous, and searches all strategies for a
+It plans analytic models on up to 16,384 devices, homogeneous and heterogeneous, and searches all strategies for a
 profile with 64 layers. For each cluster it prints the number of choices, the number of simulated choices, and CPU
 seconds. Analytic models are searched twice in this process: the first search includes all imports.
 """
@@ -26,7 +26,16 @@ SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3
 # Mixes of device types, with EACH devices of every type, for the model MIXED.
 HETEROGENEOUS = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
 EACH, MIXED_BATCH = 32, 512
+LARGEST = ("llama-3.1-405b", 16384, 2048)  # on H100s, as the model was trained
 MIXED = Transformer("96 x 4096", 96, 4096, 32, 51200, 2048)
+
+
+def largest_model() -> None:
+    """Search all layouts of a model of 405 billion parameters on the devices of its training."""
+    name, devices, batch_size = LARGEST
+    inside = Level("server", 8, 450e9, 3e-6, shared=False)
+    cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 50e9, 5e-6, shared=False)), "h100")
+    _print_row(published(name), cluster, batch_size)
 
 
 def heterogeneous_devices() -> None:
@@ -45,7 +54,7 @@ def _print_row(model: Transformer, cluster: Cluster, batch_size: int, synchronou
     )
     meshes = found.meshes
     took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
-    print(f"{model.name:>10} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
+    print(f"{model.name:>14} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
 
 
 def analytic_models(synchronous: bool | None = None) -> None:
@@ -55,7 +64,7 @@ def analytic_models(synchronous: bool | None = None) -> None:
         synchronous: False to include 2BW.
     """
     print(f"analytic models{', --stale' if synchronous is False else ''}")
-    print(f"{'model':>10} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
+    print(f"{'model':>14} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
@@ -68,6 +77,7 @@ def main() -> None:
     Then search for a profile on up to eight servers of eight devices.
     """
     analytic_models()
+    largest_model()
     analytic_models(synchronous=False)
     heterogeneous_devices()
     rng = np.random.default_rng(0)

@@ -109,7 +109,14 @@ def test_a_window_is_the_longest_sample() -> None:
 
 
 # Billions of parameters, as published or as weights' files have them.
-PUBLISHED = {"gpt3-175b": 174.6, "llama-2-7b": 6.738, "llama-2-70b": 68.977, "bert-large": 0.335, "gpt2-xl": 1.558}
+PUBLISHED = {
+    "gpt3-175b": 174.6,
+    "llama-2-7b": 6.738,
+    "llama-2-70b": 68.977,
+    "llama-3.1-405b": 405.853,
+    "bert-large": 0.335,
+    "gpt2-xl": 1.558,
+}
 
 
 @pytest.mark.parametrize("name", names())
