@@ -352,6 +352,14 @@ def test_demands_by_hand():
     assert (forward[0], backward[0]) == (0.5, 0.5)
 
 
+def test_messages_do_not_use_a_device():
+    """The mean share that layers need is that of computing time, however long messages take."""
+    slow = (Level("server", 64, 1.0),)
+    found = half_used(outcome_of(Chain("gpipe", (1, 1), 2, slow, device_type="a100-40gb"), activation_bytes=3.0), 0.5)
+    assert found.makespan_s > 10
+    assert Unrolled(found.layout, found.costs).utilization(found) == pytest.approx({0: 0.5, 1: 0.5})
+
+
 def test_an_instruction_layer_by_layer():
     """Fractions of layers sum to one, and a backward runs from last to first layer.
 
