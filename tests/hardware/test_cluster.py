@@ -175,7 +175,7 @@ def test_levels_by_hand() -> None:
     assert [cluster.component(12, k) for k in range(3)] == [12, 3, 1]
 
 
-@pytest.mark.parametrize("pair", [(0, 4), (-1, 0), (4, 4), (9, 9)])
+@pytest.mark.parametrize("pair", [(0, 4), (4, 0), (-1, 0), (4, 4), (9, 9)])
 def test_numbers_outside_are_refused(pair: tuple[int, int]) -> None:
     """A device number that does not exist is refused."""
     with pytest.raises(InputError, match="numbers 0 to 3"):
