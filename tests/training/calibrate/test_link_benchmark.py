@@ -3,7 +3,9 @@
 The tested files are training/calibrate/link_benchmark.py and training/calibrate/local_links.py.
 """
 
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from hocket.errors import InputError, WorkerLost
@@ -18,7 +21,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profiling.measure.background_load import usable_cores
 from hocket.training.calibrate import local_links
-from hocket.training.calibrate.link_benchmark import measure_links
+from hocket.training.calibrate.link_benchmark import _Kind, _nothing, _series, measure_links
 from hocket.training.calibrate.local_links import (
     _Effort,
     _Found,
@@ -219,3 +222,15 @@ def test_workers_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(WorkerLost, match=r"workers \[0, 1\] did not end within 0\.2 s"):
         measure_local(2, timeout_s=0.2)
     assert [process.poll() is not None for process in started] == [True, True]
+
+
+def test_several_transfers_are_measured_at_a_time(tmp_path: Path) -> None:
+    """The seconds and the processor time of a measurement are divided by the number of its transfers."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "meeting"), 1), rank=0, world_size=1)
+    try:
+        count, busy = itertools.count(), itertools.count(step=3)
+        kind = _Kind("any", (0,), 4, statistics.median, _nothing, lambda _: lambda _: None, lambda: float(next(busy)))
+        (found,) = _series(kind, [8], 5, 1e9, torch.device("cpu"), lambda: float(next(count)))
+    finally:
+        dist.destroy_process_group()
+    assert found == (8, 0.25, 3.0)  # one tick of the clock, and three of the processor's, for four transfers
