@@ -138,6 +138,8 @@ class Evaluator:
             if len(runner.part.shape.devices) > 1:
                 self._written[s] = sorted(changed & runner.buffers.keys())
                 runner.copy_buffers(self._written[s])
+                if self._engine.device.swapping is not None:  # an activation may be a view of a buffer
+                    self._engine.device.swapping.settle(s, runner, new=False)
 
     @property
     def peak_memory_bytes(self) -> int:
