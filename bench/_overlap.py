@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.data.source import order
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.progress.heartbeat import Heartbeat
 from hocket.training.calibrate.buckets.random_buckets import BucketSampling
 from hocket.training.calibrate.buckets.run import measure, noted

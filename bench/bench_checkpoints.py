@@ -17,7 +17,7 @@ from pathlib import Path
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from hocket.training.worker.monitor.listener import Quiet
 

@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from hocket.training.worker.monitor.listener import Quiet
 

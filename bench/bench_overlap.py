@@ -36,7 +36,7 @@ from hocket.planning.buckets.tensor_fusion import Fusion, ReadyGradients
 from hocket.planning.buckets.threads import taken_buckets, taken_threads
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import Captured, capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.calibrate.buckets.fit import Noted, OverlapMeasurement, PlainBackward, foretold, measured
 from hocket.util.schema import read_as
 

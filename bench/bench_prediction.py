@@ -35,7 +35,7 @@ from hocket.planning.predict.at_pace import paced_iteration_s
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest

@@ -28,7 +28,8 @@ from hocket.planning.mesh.layout_space import LayoutFamily, LayoutSpace
 from hocket.planning.plan import Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.make_plan import make_plan
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile

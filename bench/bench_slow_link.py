@@ -24,7 +24,7 @@ from _workers import HERE, environment, free_port, last_json
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.util.schema import read_as

@@ -20,7 +20,8 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.result import Search
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.data.evaluation import Evaluation
-from hocket.profiling.job.job import Job, load_job, refuse_in_job_file
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job, refuse_in_job_file
 from hocket.profiling.job.loss_weight import tokens
 from hocket.profiling.measure.background_load import usual_neighbours
 from hocket.profiling.profile import CPU, ModelProfile

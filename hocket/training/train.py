@@ -12,7 +12,8 @@ from typing import Any
 from hocket.errors import InputError, nearest
 from hocket.planning.plan import Plan
 from hocket.profiling.job.callbacks import check_callbacks
-from hocket.profiling.job.job import Job, check_job_file, refuse_in_job_file
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import check_job_file, refuse_in_job_file
 from hocket.program.trace.chrome import FORMAT as TRACE_FORMAT
 from hocket.runtime.checkpoint.resume_errors import no_checkpoint
 from hocket.training.calibrate.run_feedback import keep_feedback, note_amplification, unlike_host_link

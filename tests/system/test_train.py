@@ -15,7 +15,8 @@ from hocket.errors import InputError
 from hocket.planning.plan import Plan, Predicted
 from hocket.planning.predict.predict import predict_iteration
 from hocket.profiling.analytic.synthetic import chain
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.job.learning_rate.named_schedules import NamedSchedule
 from hocket.program.trace.chrome import read_trace
 from hocket.program.trace.usage import usage

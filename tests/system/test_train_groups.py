@@ -14,7 +14,7 @@ from hocket.errors import RefusedError, WorkerLost
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.program.trace.chrome import read_trace
 from hocket.training.train import train
 from hocket.training.verify.verify import verify

@@ -8,7 +8,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from tests.system.tiny import Recorder, reference
 

@@ -11,7 +11,7 @@ import psutil
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.progress.segments import SegmentCounts
 from hocket.runtime.stage.executable import Executable

@@ -13,7 +13,8 @@ from hocket import export_weights
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from tests.paths import ROOT
 from tests.runtime.helpers.exported import tensors_in

@@ -17,7 +17,7 @@ import torch
 from hocket import export_weights, list_checkpoints
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from tests.paths import EXAMPLES, ROOT
 from tests.runtime.helpers.exported import tensors_in

@@ -71,7 +71,8 @@ def profile(
 
     Without the device: hocket profile job.py --device-type a100-80gb
     """
-    from hocket.profiling.job.job import check_device, load_job
+    from hocket.profiling.job.job import check_device
+    from hocket.profiling.job.job_file import load_job
     from hocket.profiling.measure.background_load import usual_neighbours
     from hocket.util.compatibility import Feature, check_together
     from hocket.util.files import check_output
@@ -153,7 +154,7 @@ def calibrate(
     from hocket.cost.analytic.calibration import learned
     from hocket.errors import InputError
     from hocket.hardware.resolve import device_type_of
-    from hocket.profiling.job.job import check_job_file
+    from hocket.profiling.job.job_file import check_job_file
     from hocket.profiling.profile import ModelProfile
     from hocket.util.files import check_output
 
@@ -261,7 +262,7 @@ def _estimated(
         shown: True to show the progress.
     """
     from hocket.hardware.resolve import device_type_of
-    from hocket.profiling.job.job import check_job_file
+    from hocket.profiling.job.job_file import check_job_file
 
     kind = device_type_of(device_type)
     check_job_file(job)

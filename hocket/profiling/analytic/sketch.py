@@ -24,9 +24,10 @@ from hocket.profiling.analytic.aten_costs import OperatorLog
 from hocket.profiling.analytic.fake_tensors import fake_copy, faked
 from hocket.profiling.analytic.operators import Operator
 from hocket.profiling.capture.capture import Captured, Stage, capture
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.derived_model.precision import masters, sums_of
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.job.optimizer import optimizer_of
-from hocket.profiling.job.precision import masters, sums_of
 from hocket.profiling.measure.assemble import MeasuredSize, MeasuredStep, Measurements, assemble
 from hocket.profiling.measure.measure import usual_sizes
 from hocket.profiling.measure.memory import Catch, count_bytes, optimizer_bytes, seed_of, step_peaks

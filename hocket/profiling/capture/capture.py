@@ -21,10 +21,10 @@ from hocket.profiling.checks.index_errors import refusal
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.clip import norm_of_model, norm_of_stages
+from hocket.profiling.job.derived_model.precision import computed, own_buffers
+from hocket.profiling.job.derived_model.subtasks import decomposed
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import check_optimizer_and_rates
-from hocket.profiling.job.precision import computed, own_buffers
-from hocket.profiling.job.subtasks import decomposed
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
@@ -245,14 +245,19 @@ def _layer(
     paths = list(dict.fromkeys(n.target for n in nodes if isinstance(n.target, str)))
     weights: dict[str, None] = {}
     buffers: dict[str, None] = {}
-    for node in nodes:
+    trained: set[str] = set()
+    for index, node in zip(segment.nodes, nodes, strict=True):
+        own: dict[str, None] = {}
         if isinstance(node.target, str):
             module = modules[node.target]
-            weights.update(dict.fromkeys(first_name[id(p)] for p in module.parameters()))
+            own.update(dict.fromkeys(first_name[id(p)] for p in module.parameters()))
             buffers.update(dict.fromkeys(n for n, _ in module.named_buffers(prefix=node.target)))
         for value in (trace.values[v] for v in node.reads):
             if value.kind in ("parameter", "buffer"):
-                (weights if value.kind == "parameter" else buffers)[value.name] = None
+                (own if value.kind == "parameter" else buffers)[value.name] = None
+        weights.update(own)
+        if index in graph.backward:
+            trained.update(own)
     statistics = any(
         isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules()
     )
@@ -268,7 +273,7 @@ def _layer(
     return CapturedLayer(
         segment.path,
         segment.kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
-        tuple(segment.nodes), written,
+        tuple(segment.nodes), written, tuple(name for name in weights if name not in trained),
     )  # fmt: skip
 
 

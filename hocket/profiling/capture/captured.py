@@ -12,8 +12,8 @@ import torch
 
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.capture.segmentation import LiveGraph
+from hocket.profiling.job.derived_model.subtasks import ParameterRows, parts_of
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.subtasks import ParameterRows, parts_of
 from hocket.profiling.layer import BATCH_STATISTICS, RANDOM, WRITES
 
 
@@ -29,6 +29,7 @@ class CapturedLayer:
         batch_statistics: True if it normalises over the microbatch and keeps running statistics.
         nodes: indices of the layer's operations in the trace.
         written: names of buffers that the forward changes, except running statistics of batch normalisation.
+        without_gradient: names of the parameters that get no gradient here, because the layer detaches them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class CapturedLayer:
     flops: float
     nodes: tuple[int, ...]
     written: tuple[str, ...] = ()
+    without_gradient: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ class Captured:
     """A job's model for one microbatch size.
 
     Attributes:
-        job: the job in its compute precision (`hocket.profiling.job.precision`).
+        job: the job in its compute precision (`hocket.profiling.job.derived_model.precision`).
         layers, tensors: the graph. `tensors` holds the tensors of the batch first, then the others by source layer.
         batch_names: names (`CapturedTensor.name`) of the used tensors of the batch, by key in the batch.
         loss_tensor: name of the loss. The last layer computes it; it is not one of `tensors`.

@@ -23,8 +23,10 @@ from hocket.profiling.job.loss_weight import loss_in
 def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[None]:
     """Context in which the modules have copies of their buffers.
 
-    Afterwards the buffers, the modes of training and the states of torch's random generators are restored.
+    Afterwards the buffers, the modes of training, `requires_grad` of the parameters and the states of torch's random
+    generators are restored.
     """
+    flags = [(p, p.requires_grad) for module in modules.values() for p in module.parameters(recurse=False)]
     owners = [(module, key, b) for module in modules.values() for key, b in module._buffers.items() if b is not None]
     copies = {id(b): b.clone() for _, _, b in owners}
     devices = [device] if device.type == "cuda" else []
@@ -39,6 +41,8 @@ def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[N
                 module._buffers[key] = b
             for module, mode in training:
                 module.training = mode
+            for p, trained in flags:
+                p.requires_grad = trained
 
 
 def all_modules(model: nn.Module, loss: Any) -> dict[str, nn.Module]:
@@ -108,6 +112,7 @@ def record(
             recorder.add(tensor, "batch", name, fixed=False)
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
         held = {(path, key): x for path, m in modules.items() for key, x in vars(m).items() if isinstance(x, Tensor)}
+        flags = {name: parameter.requires_grad for name, parameter in weights.items()}
         dice = python_random.getstate()
         nn.Module.__call__ = stand_in  # type: ignore[method-assign, assignment]
         is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
@@ -132,6 +137,10 @@ def record(
             if module._buffers[key] is not given[name]:
                 hint = f"Change it in place, such as self.{key}.copy_(value)."
                 raise CaptureError(f"buffer {name}", "replaced by another tensor", "a buffer changed in place", hint)
+        for name, parameter in weights.items():
+            if parameter.requires_grad != flags[name]:
+                found = f"requires_grad={parameter.requires_grad} after the forward, {flags[name]} before"
+                raise CaptureError(f"parameter {name}", found, "the same value", "Set it back in the forward.")
         for (path, key), before in held.items():
             if vars(modules[path]).get(key) is not before and id(before) in recorder.number:
                 name = f"{path}.{key}".lstrip(".")

@@ -87,6 +87,8 @@ _MAYBE_SAME = frozenset(
         "reshape",
     ]
 )
+# Questions and changes of `requires_grad`.
+_GRADIENT_FLAGS = ("requires_grad_", "requires_grad.__get__", "requires_grad.__set__")
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -138,6 +140,7 @@ class Recorder(TorchFunctionMode):
         self.sharing: dict[int, list[Tensor]] = {}
         self.kept: list[Any] = []
         self.changed_unsaid: set[int] = set()
+        self.registered: set[int] = set()
         self.busy = 0
 
     # -- values
@@ -161,10 +164,14 @@ class Recorder(TorchFunctionMode):
         if id(tensor) not in self.number:
             self.kept.append(tensor)
             self.sharing.setdefault(storage, []).append(tensor)
+        if kind in ("parameter", "buffer"):
+            self.registered.add(id(tensor))
         self.number[id(tensor)] = len(self.values) - 1
         return len(self.values) - 1
 
     def _lookup(self, tensor: Tensor, reads: list[int]) -> Ref:
+        if self._is_frozen(tensor):
+            return self._detached(tensor, reads)
         self._known_maker(tensor)
         number = self.number.get(id(tensor))
         if number is None:
@@ -217,6 +224,11 @@ class Recorder(TorchFunctionMode):
             with self:  # operations on the part are recorded
                 return LogitsPart.__torch_function__(func, types, args, kwargs)
         name = function_name(func)
+        if name in _GRADIENT_FLAGS and id(args[0]) in self.registered:
+            self.busy += 1
+            result = func(*args, **kwargs)
+            self.busy -= 1
+            return result
         if name == "__iter__" and args and isinstance(args[0], Tensor):
             return iter(self._run(Tensor.unbind, torch.Tensor.unbind, (args[0], 0), {}))
         return self._run(func, func, args, kwargs)
@@ -303,6 +315,7 @@ class Recorder(TorchFunctionMode):
         whole = is_leaf(module) or path in self.opaque
         if whole and any(isinstance(x, LogitsPart) for _, x in flatten((args, kwargs))):
             call.as_one, whole = True, False  # so that its operations on the part are recorded
+        whole = whole and self._has_own(module)
         result = self._run(path, _Bound(plain, module), args, kwargs) if whole else plain(module, *args, **kwargs)
         self.busy += 1
         for _, tensor in flatten(result):
@@ -311,6 +324,27 @@ class Recorder(TorchFunctionMode):
         self.stack.pop()
         call.end = len(self.nodes)
         return result
+
+    def _has_own(self, module: nn.Module) -> bool:
+        """True if a module has the tensors that it had at the start, with the same `requires_grad`.
+
+        Inside `torch.func.functional_call` it has others. Its operations are then recorded, with the tensors that they
+        use.
+        """
+        own = (*module.parameters(), *module.buffers())
+        return all(id(t) in self.registered and not self._is_frozen(t) for t in own)
+
+    def _is_frozen(self, tensor: Tensor) -> bool:
+        """True for a parameter that the forward has set to `requires_grad_(False)`."""
+        number = self.number.get(id(tensor)) if id(tensor) in self.registered else None
+        return number is not None and self.values[number].requires_grad and not tensor.requires_grad
+
+    def _detached(self, parameter: Tensor, reads: list[int]) -> Ref:
+        """Record a frozen parameter as the detached one."""
+        parameter.requires_grad = True  # as it was recorded
+        result = self._record(Tensor.detach, Tensor.detach, (parameter,), {})
+        parameter.requires_grad = False
+        return self._lookup(result, reads)
 
 
 class _Bound:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hocket.errors import CaptureError
 from hocket.profiling.capture.recorded_graph import LOSS, RecordedGraph, RecordedOperation
-from hocket.profiling.job.subtasks import Subtask
+from hocket.profiling.job.derived_model.subtasks import Subtask
 from hocket.profiling.tensor_parallel.sequence_parallel import enter, leave
 
 # Cost of moving one byte, in floating point operations: common devices balance between 5 and 20.
@@ -42,6 +42,7 @@ class LiveGraph:
         fixed: for each value, True if it is the same for every microbatch of this size. A stage computes such a value
             once.
         cost: estimated work of each live operation, in floating-point operations.
+        backward: indices of the operations through which gradients of the loss flow.
     """
 
     def __init__(self, trace: RecordedGraph, owners: dict[str, tuple[str, ...]]) -> None:
@@ -82,7 +83,18 @@ class LiveGraph:
                 needed.update(node.reads)
                 needed.update(before for before, _ in node.aliases)
         self.live = [i for i in sorted(live) if not is_fixed_node[i]]
+        self.backward = self._find_backward()
         self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
+
+    def _find_backward(self) -> frozenset[int]:
+        """Indices of the operations through which gradients of the loss flow."""
+        values, wanted, found = self.trace.values, {self.trace.loss}, set()
+        for index in range(len(self.trace.nodes) - 1, -1, -1):
+            node = self.trace.nodes[index]
+            if any(v in wanted and values[v].requires_grad for v in node.writes):
+                found.add(index)
+                wanted.update((*node.reads, *(before for before, _ in node.aliases)))
+        return frozenset(found)
 
     def _find_fixed(self, dirty: set[int]) -> list[bool]:
         """Tell for each operation whether it is fixed, and set `fixed` for the values.

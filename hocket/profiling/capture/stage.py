@@ -19,7 +19,7 @@ from hocket.profiling.capture.record_forward import all_modules
 from hocket.profiling.capture.recorded_graph import RecordedOperation, Ref
 from hocket.profiling.capture.replay import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profiling.data.seeding import GENERATORS
-from hocket.profiling.job.precision import sums_in, sums_of
+from hocket.profiling.job.derived_model.precision import sums_in, sums_of
 from hocket.profiling.tensor_parallel.module_rules import share_among
 
 Look = Callable[[dict[str, Tensor]], None]

@@ -8,10 +8,8 @@ Rules of this file:
 """
 
 import re
-import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +25,7 @@ from hocket.profiling.job.callbacks import check_callbacks
 from hocket.profiling.job.clip import check_clip_over
 from hocket.profiling.job.learning_rate.named_schedules import check_lr_schedule
 from hocket.profiling.job.loss_weight import Batch, LossWeight, check_loss_weight, loss_in
-from hocket.profiling.job.origin import NAMES, JobSource, Origin, look_up, makers_at_work, origin_of
+from hocket.profiling.job.origin import JobSource, Origin, makers_at_work, origin_of
 from hocket.util.files import digest
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 
 # Compute types, in addition to the type of the model.
 PRECISIONS = ("bfloat16", "float16")
-# Extensions of Hocket's own data files. Running such a file as Python would fail with a confusing error.
-_NO_CODE = (".json", ".yaml", ".yml", ".gz")
+_MISSING: Any = None  # default of what a job must have
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class Job:
     Attributes:
         model: `nn.Module` in training mode.
         loss: function called as `loss(output, *targets)`, a mean over samples unless `loss_weight` is set. None if the
-            output of the model has a `loss`.
+            output of the model is the loss or has a `loss`.
         data: map-style dataset with `len(data)`. `data[i]` is one sample without batch dimension: a tensor, a tuple of
             tensors, or a dictionary of tensors, or anything that `collate` takes. Items that neither the model nor the
             loss gets may be texts or None, and are dropped. Several processes read the data, and every read of a sample
@@ -76,10 +73,10 @@ class Job:
             function of the microbatch (a dictionary of tensors; tuple items are named item0, item1, ...), such as
             `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
         precision: compute type "bfloat16" or "float16", if shorter than the type of the model. Gradient accumulation,
-            optimizer step and checkpoints use the type of the model (see `hocket.profiling.job.precision`). With
+            optimizer step and checkpoints use the type of the model (see `hocket.profiling.job.derived_model.precision`). With
             float16, losses are scaled dynamically, as with `torch.amp.GradScaler`.
         subtask_bytes: bytes above which a linear layer is split into subtasks of about this size or less. Rows of a
-            weight are divided in multiples of 16 (`hocket.profiling.job.subtasks`).
+            weight are divided in multiples of 16 (`hocket.profiling.job.derived_model.subtasks`).
         lr_schedule: factor of the learning rates at each step. Either a function of the step (from 0), a list with one
             function per parameter group, a name, a dictionary such as
             {"name": "cosine", "steps": 1000, "warmup_steps": 100}, or a function of `optimizer` that returns a torch
@@ -98,6 +95,10 @@ class Job:
             the average is decay * average + (1 - decay) * weights. Checkpoints contain it; `hocket export --ema` writes
             it.
         evaluate: data and metrics of evaluations while the job trains (`hocket.Evaluation`); None for no evaluations.
+        step: function called as `step(model, *items)`, or with the items of a dictionary by name, in place of the model
+            and the loss. It returns the loss, or an output with a `loss`, and may call the model or its modules several
+            times. It must use the model that it gets: this may be a copy. `inputs` has no effect. `model` is then a
+            module with `step` as its forward and the same parameter names.
         path: job file, if `load_job` loaded the job. Other processes can load the job from this file.
         makers: call stack at construction. `origin` uses it to find how another process can rebuild the job.
         samples: length of the data, which must not change; of iterable data, the number of its first samples that
@@ -107,10 +108,10 @@ class Job:
     """
 
     model: "nn.Module"
-    loss: Callable[..., "Tensor"] | None
-    data: Any
-    optimizer: "Callable[..., Optimizer]"
-    batch_size: int = cast(int, None)
+    loss: Callable[..., "Tensor"] | None = None
+    data: Any = None
+    optimizer: "Callable[..., Optimizer]" = _MISSING
+    batch_size: int = _MISSING
     name: str = ""
     seed: int = 0
     inputs: int = 1
@@ -125,6 +126,7 @@ class Job:
     shuffle: bool | None = None
     evaluate: Evaluation | None = None
     ema: float | None = None
+    step: Callable[..., Any] | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[JobSource, ...] = field(default=(), init=False, repr=False)
     samples: int = field(default=0, init=False, repr=False)
@@ -138,6 +140,8 @@ class Job:
             object.__setattr__(self, name, value)
         if not callable(getattr(self.model, "named_parameters", None)):
             raise InputError("Job.model", type(self.model).__name__, "a torch.nn.Module")
+        if self.step is not None:
+            self._use_step(self.step)
         if self.loss is not None and not callable(self.loss):
             raise InputError("Job.loss", type(self.loss).__name__, "a callable loss(output, *targets), or None")
         if not callable(self.optimizer):
@@ -170,6 +174,23 @@ class Job:
             check_lr_schedule(self.lr_schedule)
         object.__setattr__(self, "data", by_position(self.data, self.batch_size))
         object.__setattr__(self, "samples", samples_in(self.data, self.batch_size, self.shuffle))
+
+    def _use_step(self, step: Callable[..., Any]) -> None:
+        """Let the model's forward be the training step."""
+        from hocket.profiling.job.derived_model.training_step import items_of, with_step
+
+        if self.loss is not None:
+            hint = "Compute the loss in the step, and leave Job.loss out."
+            raise InputError("Job.loss", "a loss beside Job.step", "a step that returns the loss", hint)
+        object.__setattr__(self, "model", with_step(self.model, step))
+        object.__setattr__(self, "inputs", items_of(step))
+
+    @property
+    def label(self) -> str:
+        """Name of the job, by default the class of the user's model."""
+        from hocket.profiling.job.derived_model.training_step import user_module
+
+        return self.name or type(user_module(self.model)).__name__
 
     @property
     def origin(self) -> Origin:
@@ -306,101 +327,3 @@ def check_device(name: str) -> None:
     """
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise InputError("device", repr(name), "cpu, cuda (the current GPU) or cuda:N", nearest(name, ("cpu", "cuda")))
-
-
-def check_job_file(path: str | Path) -> Path:
-    """Return the path if it can be a job file.
-
-    Raises:
-        InputError: the file does not exist, or is a data file.
-    """
-    path = Path(path)
-    expected = "a Python file that defines `job` or `make_job()`"
-    if not path.is_file():
-        raise InputError(str(path), "a folder" if path.is_dir() else "no such file", expected)
-    if path.suffix in _NO_CODE:
-        raise InputError(str(path), f"a file of data ({path.suffix})", expected)
-    return path
-
-
-def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
-    """Run a job file and return its `job` or the result of its `make_job()`.
-
-    The file can import modules from its own directory, as with `python FILE`; the directory stays importable. A file
-    in a package can also import the modules of the package.
-
-    Arguments:
-        path: the job file.
-        names: names to look up. The first name that the file defines is the job, or a function that returns the job.
-
-    Raises:
-        InputError: the file does not exist, fails, or defines none of the names.
-    """
-    path = check_job_file(path)
-    _running.append(path)
-    try:
-        defined = runpy.run_path(str(path), run_name=_name_to_run(path))
-        name, made = next(
-            ((name, thing) for name in names if (thing := look_up(defined, name)) is not None), ("", None)
-        )
-        where = f"`{name}`,"
-        if not isinstance(made, Job) and callable(made):
-            made, where = made(), f"`{name}()`, which returned"
-    except InputError:
-        raise
-    except SystemExit as error:
-        step = (
-            'Put code that exits or reads the command line under `if __name__ == "__main__":`, which is not run here.'
-        )
-        raise InputError(str(path), f"sys.exit({error.code!r})", "a job file that runs to its end", step) from error
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        step = _known_keyword(error) or f"Try: python {path}"
-        raise InputError(str(path), text, "a job file that runs", step) from error
-    finally:
-        _running.pop()
-    if not isinstance(made, Job):
-        told = " and no ".join(f"`{name}`" for name in names)
-        found = f"no {told}" if made is None else f"{where} a value of type {type(made).__name__}"
-        step = 'Code under `if __name__ == "__main__":` is not run.' if made is None else ""
-        raise InputError(str(path), found, "`job` (a hocket.Job) or `make_job()` (a function that returns one)", step)
-    object.__setattr__(made, "path", path.absolute())
-    return made
-
-
-def _known_keyword(error: Exception) -> str:
-    """Suggest the nearest keyword of `Job` for an unknown keyword."""
-    match = re.search(r"Job\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    known = [one.name for one in fields(Job) if one.init]
-    return "" if match is None else nearest(match.group(1), known) or f"A Job has {', '.join(known)}."
-
-
-def _name_to_run(path: Path) -> str:
-    """Return the module name for a job file, and extend the import path."""
-    folder, package = path.absolute().parent, ["hocket_job"]
-    while (folder / "__init__.py").is_file():
-        package.insert(0, folder.name)
-        folder = folder.parent
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    return ".".join(package)
-
-
-# Stack of the job files in execution, innermost last.
-_running: list[Path] = []
-
-
-def refuse_in_job_file(what: str) -> None:
-    """Refuse a long operation at the top level of a job file.
-
-    Every process runs the job file to obtain the job, and would start the operation again.
-
-    Arguments:
-        what: name of the operation, for the error.
-
-    Raises:
-        InputError: a job file is in execution.
-    """
-    if _running:
-        expected = 'a call under `if __name__ == "__main__":`, which is not run when the file is loaded for its job'
-        raise InputError(str(_running[-1]), f"a call of {what}", expected)

@@ -42,6 +42,7 @@ def likeness(job: "Job") -> Likeness:
     and buffer; checksums of two samples, and the loss of one (None if it is unknown, see `one_loss`).
     """
     from hocket.profiling.checks.one_loss import one_loss
+    from hocket.profiling.job.derived_model.training_step import user_module
 
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     settings = {name: _plain(getattr(job, name)) for name in _SETTINGS}
@@ -64,10 +65,13 @@ def likeness(job: "Job") -> Likeness:
             "batch_size of evaluate": job.evaluate.batch_size,
             "metrics of evaluate": list(job.evaluate.metrics),
         }
+    if job.step is not None:
+        settings |= {"step": value_or_name(job.step)}
+    modules = [(name, user_module(module)) for name, module in job.model.named_modules()]
     return {
         "settings": settings,
         "tensors": {name: _of(tensor) for name, tensor in tensors},
-        "modules": {f"module {name}" if name else "the model": module_text(m) for name, m in job.model.named_modules()},
+        "modules": {f"module {name}" if name else "the model": module_text(m) for name, m in modules},
         "optimizer": _optimizer(job),
         "data": _data(job),
         "loss": one_loss(job),

@@ -79,9 +79,14 @@ def tokens(key: str | int, ignore: int = -100, shift: int = 0) -> Tokens:
 def loss_in(output: Any) -> Any:
     """Return the loss in the output of a model that computes it itself.
 
+    Arguments:
+        output: the loss, a tensor with one number and without dimensions; or a dictionary or an object with a `loss`.
+
     Raises:
-        CaptureError: the output has no `loss`.
+        CaptureError: the output is no loss and has none.
     """
+    if getattr(output, "shape", None) == ():
+        return output
     found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if found is None:
         hint = "Give Job.loss, or put the labels into the samples."

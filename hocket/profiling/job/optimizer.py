@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hocket.errors import HocketError, InputError, InternalError
+from hocket.profiling.job.derived_model.subtasks import parts_of
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.subtasks import parts_of
 from hocket.profiling.job.weight_average import WeightAverage, keep_average
 
 PLACE = "Job.optimizer"

@@ -13,9 +13,9 @@ from hocket.profiling.capture.memory_layout import is_dense
 from hocket.profiling.capture.storage_tracker import unique_bytes
 from hocket.profiling.checks.elementwise_step import is_coupled, is_elementwise
 from hocket.profiling.job.clip import norm_of_model, norm_of_stages
+from hocket.profiling.job.derived_model.precision import sums_of
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.optimizer import whole_optimizer
-from hocket.profiling.job.precision import sums_of
 from hocket.profiling.layer import Layer, Tensor
 from hocket.profiling.measure.memory import LayerBytes
 from hocket.profiling.profile import ModelProfile
@@ -157,7 +157,7 @@ def assemble(job: Job, captured: Captured, measured: Measurements) -> ModelProfi
         for i, tensor in enumerate(captured.tensors)
     )
     return ModelProfile(
-        name=job.name or type(job.model).__name__,
+        name=job.label,
         device_type=measured.device_type,
         microbatch_sizes=sizes,
         layers=tuple(layers),

@@ -204,7 +204,7 @@ def _train(path: Path, threads: int, wanted: _Wanted, said: int) -> None:
     import torch
 
     from hocket.profiling.capture.capture import capture
-    from hocket.profiling.job.job import load_job
+    from hocket.profiling.job.job_file import load_job
     from hocket.profiling.measure.worker_costs import WorkerCosts
 
     torch.set_num_threads(threads)

@@ -21,8 +21,8 @@ from hocket.errors import InputError
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.checks.index_errors import naming_samples
 from hocket.profiling.job.clip import scale_down, squares_of
+from hocket.profiling.job.derived_model.precision import masters
 from hocket.profiling.job.optimizer import optimizer_of
-from hocket.profiling.job.precision import masters
 from hocket.profiling.measure.memory import seed_of
 
 Clock = Callable[[], float]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
+from hocket.profiling.job.derived_model.subtasks import ParameterRows
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.subtasks import ParameterRows
 from hocket.runtime.nan_guard.guard import faults
 
 _MOST_NAMED = 100

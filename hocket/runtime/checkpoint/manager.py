@@ -22,7 +22,6 @@ from hocket.runtime.checkpoint.entries import flat, in_parts, like_in, nested, n
 from hocket.runtime.checkpoint.resume_checks import (
     check_optimizer,
     first_step,
-    job_name,
     other_order,
     without_group_state,
 )
@@ -160,7 +159,7 @@ class CheckpointManager:
         position = Position(
             step=step,
             samples=step * layout.batch_size,
-            job=job_name(self._job),
+            job=self._job.label,
             plan_digest=layout.plan_digest,
             profile_digest=layout.profile_digest,
             dtype=self._job.dtype,

@@ -7,10 +7,10 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.profiling.checks.elementwise_step import kept_group_keys, kept_keys
 from hocket.profiling.checks.group_state import group_key, is_group_key
+from hocket.profiling.job.derived_model.subtasks import ParameterRows
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import rates_of
 from hocket.profiling.job.optimizer import whole_optimizer
-from hocket.profiling.job.subtasks import ParameterRows
 from hocket.profiling.job.weight_average import EMA
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Position
 from hocket.util.units import show_count
@@ -59,9 +59,9 @@ def first_step(found: Checkpoint, job: Job, batch_size: int) -> int:
         InputError: a checkpoint of another job, or a batch size that does not divide the samples trained.
     """
     position = found.position
-    if position.job != job_name(job):
+    if position.job != job.label:
         hint = "Choose the folder of this job's checkpoints."
-        raise InputError(str(found.path), f"a checkpoint of job {position.job!r}", f"one of {job_name(job)!r}", hint)
+        raise InputError(str(found.path), f"a checkpoint of job {position.job!r}", f"one of {job.label!r}", hint)
     if position.samples % batch_size:
         hint = f"Use a batch size that divides {position.samples}."
         raise InputError(str(found.path), f"{position.samples} samples trained", f"whole batches of {batch_size}", hint)
@@ -86,8 +86,3 @@ def other_order(position: Position, job: Job) -> str:
     inside = position.samples % old or position.samples % new  # at the border of an epoch, none is lost
     lost = ", so of the epoch under way some are read again and others not at all" if inside else ""
     return f"{'; '.join(told)}: the order of the samples changes{lost}"
-
-
-def job_name(job: Job) -> str:
-    """Return the job's name in checkpoints: its own, or the name of its model's class."""
-    return job.name or type(job.model).__name__

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.data.evaluation import Evaluation
 from hocket.profiling.data.items import Receivers
+from hocket.profiling.job.derived_model.precision import own_type, widened
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.loss_weight import SUM, Batch, loss_in
-from hocket.profiling.job.precision import own_type, widened
 from hocket.util.units import show_count
 
 
@@ -46,6 +46,7 @@ class EvaluationJob(Job):
             "collate": trained.collate if evaluation.collate is None else evaluation.collate,
             "batch_size": min(trained.batch_size, len(evaluation.data)),
             "loss": _measured(trained, evaluation),
+            "step": None,  # the model runs it
             "loss_weight": None if trained.loss_weight == SUM else trained.loss_weight,
             "evaluate": None,
             "callbacks": (),

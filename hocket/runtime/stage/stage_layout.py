@@ -56,13 +56,16 @@ def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePar
     ties, borders, of_batch = ties_of(layers, cuts), crossing(tensors, cuts), batch_tensors(tensors, cuts)
     key_of = {name: key for key, name in captured.batch_names.items()}
     every = dict(captured.job.model.named_parameters())
+    with_gradient = {name for layer in layers for name in {*layer.parameters} - {*layer.without_gradient}}
     trainable = {name for name, p in every.items() if p.requires_grad}
     parts = []
     for s, cut in enumerate(cuts):
         if device not in cut.devices:
             continue
         used = {k: layers[k].parameters for k in cut.layers}
-        buckets = _parameter_buckets(used, cut.buckets, [tie for tie in ties if s in tie.stages], trainable)
+        tied = [tie for tie in ties if s in tie.stages]
+        buckets = _parameter_buckets(used, cut.buckets, tied, trainable)
+        elsewhere = {name for tie in tied for name in tie.parameters} & with_gradient
         held = {name for names in used.values() for name in names}
         own = {pair: [tensors[i] for i in indices] for pair, indices in borders.items() if s in pair}
         whole = {pair: tuple(tensor.name for tensor in some) for pair, some in own.items()}
@@ -74,7 +77,7 @@ def split(captured: Captured, layout: RankLayout, device: int) -> tuple[StagePar
                 layers=cut.layers,
                 parameters=tuple(name for name in every if name in held),
                 buckets=tuple(
-                    GradientBucket(names, summed(shapes, s, b), scattered(shapes, s, b))
+                    GradientBucket(names, summed(shapes, s, b), scattered(shapes, s, b), elsewhere & {*names})
                     for b, names in enumerate(buckets)
                 ),
                 batch=tuple((tensors[i].name, key_of[tensors[i].name]) for i in of_batch.get(s, ())),

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hocket.profiling.capture.capture import Captured, Stage
 from hocket.profiling.capture.stage import Look
+from hocket.profiling.job.derived_model.precision import masters, own_buffers
 from hocket.profiling.job.learning_rate.learning_rates import scheduled
-from hocket.profiling.job.precision import masters, own_buffers
 from hocket.runtime.stage.stage_layout import StagePart
 from hocket.runtime.update.slots import WeightSlot
 from hocket.runtime.update.weight_versions import StageWeights

@@ -4,7 +4,7 @@ Buckets are numbered in the order of their all-reduces. Memory is flat (flat_buf
 devices or the step is sharded.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -59,11 +59,13 @@ class GradientBucket:
         names: global names of the trainable parameters.
         summed: True if the bucket is summed over devices and therefore in flat memory.
         scattered: True if the sum is reduce-scattered, and this device updates only its shard of the weights.
+        tied: names of the parameters that get a gradient in this stage or in another one with the same weights.
     """
 
     names: tuple[str, ...]
     summed: bool = False
     scattered: bool = False
+    tied: Set[str] = frozenset()
 
 
 class Buckets:
@@ -73,6 +75,7 @@ class Buckets:
         names: names of each bucket's parameters.
         summed: for each bucket, True if it is summed over devices.
         scattered: for each bucket, True if its sum is reduce-scattered.
+        tied: for each bucket, names of tied parameters that get a gradient in some stage.
         part: number of this device's shard.
         flats: layout of each bucket's weights in flat memory.
         sums: layout of each bucket's gradients in flat memory.
@@ -98,6 +101,7 @@ class Buckets:
         """
         self.names, self.summed = tuple(b.names for b in buckets), tuple(b.summed for b in buckets)
         self.scattered, self.part = tuple(b.scattered for b in buckets), part[0]
+        self.tied = tuple(b.tied for b in buckets)
         if sorted(tensors) != sorted(name for own in self.names for name in own):
             raise InternalError(f"buckets {list(self.names)} are not a partition of {list(tensors)}")
         self.places = {name: (b, k) for b, own in enumerate(self.names) for k, name in enumerate(own)}

@@ -68,6 +68,9 @@ class Gradients:
         self._fresh, self._counts, self._ready, self._published = not sums, counts, ready, 0
         self._active = list(sums) or [self._buckets.take(b) for b in range(len(names))]
         self._left = list(self._expected or map(len, names))
+        if self._fresh and self._expected is not None:
+            for b in range(len(names)):
+                self._add_zeros(b)
         if not self._fresh and counts:
             for bucket, own in zip(self._active, names, strict=True):
                 for name, gradient in zip(own, bucket.views or bucket.gradients, strict=True):
@@ -75,6 +78,9 @@ class Gradients:
 
     def end(self, slot: WeightSlot) -> tuple[Bucket, ...]:
         """Finish a backward; return all buckets, with its gradients added."""
+        if self._expected is None:
+            for b in range(len(self._active)):
+                self._add_zeros(b)
         for b, (bucket, names) in enumerate(zip(self._active, self._buckets.names, strict=True)):
             for k, name in enumerate(names):
                 leaf = slot.leaves[name]
@@ -91,6 +97,14 @@ class Gradients:
         self._publish(len(self._active))
         found, self._active, self._ready = tuple(self._active), [], None
         return found
+
+    def _add_zeros(self, number: int) -> None:
+        """Set the gradients of tied parameters that this stage does not compute, but another one, to zero."""
+        bucket, own = self._active[number], self._buckets.tied[number]
+        if self._buckets.summed[number]:
+            for k, name in enumerate(self._buckets.names[number]):
+                if name in own and k not in self._touched[number]:
+                    bucket.gradients[k] = bucket.views[k].zero_()
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
         """Return a hook that moves a parameter's gradient into its bucket.

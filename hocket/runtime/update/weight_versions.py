@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from hocket.errors import InternalError
 from hocket.profiling.checks.group_state import changed_entries, group_entries, group_key, is_group_key, load_entries
+from hocket.profiling.job.derived_model.precision import sums_in
 from hocket.profiling.job.learning_rate.learning_rates import Scheduled
-from hocket.profiling.job.precision import sums_in
 from hocket.profiling.job.weight_average import EMA
 from hocket.program.instruction import Value
 from hocket.runtime.update.averaging import meet

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
-from hocket.profiling.job.job import Job, check_job_file
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import check_job_file
 from hocket.profiling.measure.stopwatch import SPENT
 from hocket.profiling.profile import ModelProfile
 from hocket.training.auto_plan.kept_files import FOLDER, KeptFiles, key_in, key_of

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from hocket.errors import InputError
+from hocket.profiling.job.derived_model.training_step import user_module
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.likeness import module_text, value_or_name
 from hocket.profiling.job.optimizer import make_optimizer, stand_ins
@@ -33,8 +34,9 @@ def describe_job(job: Job) -> dict[str, Any]:
         InputError: the first sample cannot be read.
     """
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
-    modules = list(job.model.named_modules())
-    return {
+    modules = [(name, user_module(module)) for name, module in job.model.named_modules()]
+    step = {} if job.step is None else {"step": [value_or_name(job.step), _code_digest([job.step])]}
+    return step | {
         "settings": {name: getattr(job, name) for name in _SETTINGS},
         "loss": [value_or_name(job.loss), value_or_name(job.loss_weight), _code_digest([job.loss, job.loss_weight])],
         "tensors": {name: [*_shape(tensor), tensor.requires_grad] for name, tensor in tensors},

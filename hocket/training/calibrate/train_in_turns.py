@@ -15,7 +15,8 @@ from typing import Any
 
 from hocket.errors import InputError
 from hocket.planning.plan import Plan
-from hocket.profiling.job.job import Job, check_job_file
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import check_job_file
 from hocket.profiling.profile import ModelProfile
 from hocket.training.launch.local import local_workers
 from hocket.training.launch.torchrun_environment import under_torchrun

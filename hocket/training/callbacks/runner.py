@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import CallbackFailed, HocketError
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.callbacks.evaluation_info import EvaluationInfo
 from hocket.training.callbacks.step_info import StepInfo
 from hocket.training.launch.failures import described_exception

@@ -35,7 +35,8 @@ import torch
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import HocketError, NotFinite, WorkerLost
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.progress.heartbeat import Heartbeat, WorkerState, agreed_stop
 from hocket.training.calibrate.run_feedback import predicted_now
 from hocket.training.callbacks.runner import CallbackRunner

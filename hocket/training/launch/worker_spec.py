@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.planning.plan import Plan
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.job.likeness import Likeness, check_likeness, likeness
 from hocket.profiling.job.origin import NAMES
 from hocket.training.worker.options import Options

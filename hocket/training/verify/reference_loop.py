@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import Captured, Stage
+from hocket.profiling.job.derived_model.precision import masters as master_weights
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import scheduled
-from hocket.profiling.job.loss_weight import loss_weight, whole_loss
-from hocket.profiling.job.precision import masters as master_weights
+from hocket.profiling.job.loss_weight import loss_in, loss_weight, whole_loss
 from hocket.program.rule import Rule
 from hocket.runtime.stage.data_stream import Stream
 
@@ -235,7 +235,7 @@ def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
         batch = job.batch_at(step * batch_size, batch_size)
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
         output = model(*args, **kwargs)
-        loss = output.loss if job.loss is None else job.loss(output, *loss_args, **loss_kwargs)
+        loss = loss_in(output) if job.loss is None else job.loss(output, *loss_args, **loss_kwargs)
         optimizer.optimizer.zero_grad()
         loss.backward()
         if job.clip_grad_norm is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from hocket.errors import InputError
 from hocket.planning.plan import Plan
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import newest
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.stage.compute_dtypes import computed_types

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.verify.reference_loop import plain_loop
 from tests.cli.conftest import Run
 

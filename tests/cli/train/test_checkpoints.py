@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import Position, save
 from hocket.runtime.kv_exchange import KVExchange
 from tests.cli.conftest import Run

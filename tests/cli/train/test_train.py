@@ -19,7 +19,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.feedback import RunFeedback
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.profile import ModelProfile
 from hocket.program.passes.swapping.settings import Swapping
 from tests.cli.conftest import Run

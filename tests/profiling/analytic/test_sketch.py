@@ -18,7 +18,7 @@ from hocket.profiling.analytic.fake_tensors import faked
 from hocket.profiling.analytic.operators import MemoryPass, Product, flops_of
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile

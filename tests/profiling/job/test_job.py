@@ -11,7 +11,8 @@ from torch import nn
 
 from hocket.errors import InputError
 from hocket.profiling.data.source import order
-from hocket.profiling.job.job import Job, check_device, load_job
+from hocket.profiling.job.job import Job, check_device
+from hocket.profiling.job.job_file import load_job
 
 
 def sgd(parameters):

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from hocket.errors import InputError
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.job.origin import Origin, look_up
 
 JOBS = """

@@ -12,8 +12,8 @@ from hocket import models
 from hocket.errors import CaptureError, InputError, RefusedError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.checks.verify import verify
+from hocket.profiling.job.derived_model.precision import computed
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.precision import computed
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.runtime.checkpoint.entries import nested

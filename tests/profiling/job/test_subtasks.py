@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hocket.errors import InputError, RefusedError
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.stage import Stage
+from hocket.profiling.job.derived_model.subtasks import TOGETHER, ParameterRows, decomposed
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.subtasks import TOGETHER, ParameterRows, decomposed
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
 from hocket.runtime.checkpoint.entries import flat, in_parts, nested, wanted
 from hocket.runtime.engine.inline import run_inline

@@ -10,7 +10,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from hocket import export_weights
 from hocket.errors import InputError
 from hocket.profiling.analytic.sketch import sketch
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.layer import Layer
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest

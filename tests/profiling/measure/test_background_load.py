@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import InputError
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.background_load import BackgroundLoad, usable_cores, usual_neighbours
 from hocket.profiling.measure.measure import measure
 from hocket.profiling.measure.request import MeasureRequest

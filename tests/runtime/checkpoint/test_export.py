@@ -12,7 +12,7 @@ from hocket import export_weights
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest
 from hocket.training.train import train
 from tests.runtime.helpers.exported import logits, tensors_in, write_job

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from hocket import export_weights
 from hocket.errors import InputError
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Checkpoint, Manifest, Position, save
 from hocket.runtime.checkpoint.export.model_names import names_as_stored
 from hocket.runtime.checkpoint.export.safetensors_files import write_safetensors

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.planning.plan import Plan
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, names_in, save
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.training.train import train

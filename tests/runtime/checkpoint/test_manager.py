@@ -8,7 +8,7 @@ import torch
 
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import MANIFEST, Position, names_in, save
 from hocket.runtime.checkpoint.entries import not_finite_in
 from hocket.runtime.checkpoint.manager import CheckpointManager, SaveOptions

@@ -10,7 +10,8 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search_widths
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.profiling.measure.request import MeasureRequest
 from hocket.profiling.profile import ModelProfile
 from hocket.runtime.tensor_parallel.measure_rank import measure_member

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hocket.errors import RefusedError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.tensor_parallel.split import TensorSplit
-from hocket.runtime.tensor_parallel.shard_model import Division, divided_tensors, split_of
+from hocket.runtime.tensor_parallel.shard_model import DeferredGroup, Division, divided_tensors, split_of
 from hocket.training.worker.run_notes import notes_of_division
 from tests.runtime.helpers.plans import Case, captured
 
@@ -101,6 +101,18 @@ def test_the_whole_job_stays_as_it_was(split: TensorSplit) -> None:
     assert own["tok.weight"].shape == (128, 32)
     assert division.job.model.get_submodule("head").weight is own["tok.weight"]
     assert own["blocks.0.mlp.up.weight"].shape == (64, 32)
+
+
+@pytest.mark.parametrize(("task", "counts"), [(-1, (1, 0)), (0, (0, 1)), (7, (0, 1))])
+def test_a_collective_is_of_the_backward_while_autograd_runs(
+    task: int, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autograd numbers its backwards from 0 on, so that 0 is the first one of a process."""
+    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: task)
+    group = DeferredGroup()
+    group.total(torch.ones(3))
+    assert (group.done.all_reduces.forward, group.done.all_reduces.backward) == counts
+    assert group.bytes["all_reduces"] == 12
 
 
 class ByNorm(torch.optim.SGD):

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.auto_plan.describe_job import describe_job
 from tests.limits import HUNG_S
 from tests.paths import ROOT
@@ -112,7 +113,7 @@ job = Job(Net(nn.Linear(2, 2)), nn.functional.mse_loss, [(torch.ones(2), torch.o
     path, moved = tmp_path / "job.py", tmp_path / "moved.py"
     path.write_text(text)
     moved.write_text("\n" + text)
-    code = "import json, sys; from hocket.profiling.job.job import load_job; "
+    code = "import json, sys; from hocket.profiling.job.job_file import load_job; "
     code += "from hocket.training.auto_plan.describe_job import describe_job; "
     code += "print(json.dumps(describe_job(load_job(sys.argv[1]))))"
     environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1", "PATH": ""}

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hocket.errors import CallbackFailed
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import names_in, newest
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.training.callbacks.step_info import StepInfo

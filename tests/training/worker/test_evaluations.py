@@ -10,7 +10,8 @@ import torch
 
 from hocket.errors import InputError, RefusedError
 from hocket.planning.plan import Plan
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.checkpoint import newest
 from hocket.runtime.checkpoint.listing import list_checkpoints
 from hocket.runtime.kv_exchange import KVExchange

@@ -10,7 +10,7 @@ import torch
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.device_type import DeviceType
 from hocket.profiling.capture.capture import capture
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.runtime.stage.device_type import peak_flops_per_s, peak_step_s
 from hocket.training.train import train

@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from hocket.errors import InputError
-from hocket.profiling.job.job import Job, load_job
+from hocket.profiling.job.derived_model.training_step import user_module
+from hocket.profiling.job.job import Job
+from hocket.profiling.job.job_file import load_job
 from hocket.runtime.checkpoint.entries import tensors_of
 from hocket.runtime.checkpoint.export.model_names import WeightNames, load_into, names_as_stored, names_of_model
 from hocket.runtime.checkpoint.export.output_folder import check_output, output_folder
 from hocket.runtime.checkpoint.export.safetensors_files import write_safetensors
 from hocket.runtime.checkpoint.export.stored_weights import StoredWeights
 from hocket.runtime.checkpoint.listing import open_checkpoint
-from hocket.runtime.checkpoint.resume_checks import job_name
 
 SAFETENSORS, TORCH, HF = FORMATS = ("safetensors", "torch", "hf")
 TORCH_FILE = "model.pt"
@@ -66,7 +67,7 @@ def export_weights(
     if job is not None:
         loaded = job if isinstance(job, Job) else load_job(job)
         _check_job(loaded, weights)
-        model = loaded.as_written.model
+        model = user_module(loaded.as_written.model)
     if format == HF and not callable(getattr(model, "save_pretrained", None)):
         step = f"Use --format {SAFETENSORS} or {TORCH}."
         raise InputError("Job.model", type(model).__name__, "a model with a method `save_pretrained`", step)
@@ -106,7 +107,7 @@ def _check_options(format: str, job: Job | str | Path | None, max_shard_bytes: f
 
 def _check_job(job: Job, weights: StoredWeights) -> None:
     """Refuse a checkpoint of another job, as a resumed run does."""
-    found, own = weights.checkpoint.position.job, job_name(job)
+    found, own = weights.checkpoint.position.job, job.label
     if found and found != own:
         step = "Pass the job file of this training."
         raise InputError(str(weights.checkpoint.path), f"a checkpoint of job {found!r}", f"one of {own!r}", step)

@@ -7,7 +7,7 @@ import torch
 
 from hocket import export_weights
 from hocket.errors import InputError
-from hocket.profiling.job.job import load_job
+from hocket.profiling.job.job_file import load_job
 from hocket.training.train import train
 from tests.runtime.checkpoint.test_export import WAYS, plan_of
 from tests.runtime.helpers.exported import write_job
