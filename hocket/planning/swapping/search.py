@@ -271,6 +271,6 @@ def _too_large(space: SearchSpace, place: DeviceSet) -> str:
     k = int(held.argmax())
     if held[k] <= ROOMS[-1] * has:
         return ""
-    hint = "subtask_bytes in the job file splits a linear layer (docs/how-to/model-does-not-fit.md)"
+    hint = "subtask_bytes in the job file splits a linear layer or a convolution (docs/how-to/model-does-not-fit.md)"
     needed, available = show_shortage(float(held[k]), has)
     return f"layer {space.profile.layers[k].name} alone needs {needed}, and a device has {available}; {hint}"

@@ -22,7 +22,7 @@ from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.checks.stable_calls import check_unchanging
 from hocket.profiling.job.clip import norm_of_model, norm_of_stages
 from hocket.profiling.job.derived_model.precision import computed, own_buffers
-from hocket.profiling.job.derived_model.subtasks import decomposed
+from hocket.profiling.job.derived_model.subtasks import decomposed, whole_weights
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import check_optimizer_and_rates
 
@@ -198,7 +198,7 @@ def _build(job: Job, size: int, graph: LiveGraph, choices: Choices, sizes: "_Sam
         found = f"{len(finest)} operations and modules with {size} samples{other}"
         raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", FIXED)
     segments = group(finest, choices.joined)
-    notes = choices.notes
+    notes = (*choices.notes, *whole_weights(job))
     layers = tuple(_layer(graph, s, modules, first_name) for s in segments)
     tensors = _tensors(graph, segments, layers)
     names = {trace.values[t.value].name: t.name for t in tensors if t.source < 0}

@@ -1,5 +1,6 @@
 """Subtasks: a linear layer in parts equals the undivided layer."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from hocket.errors import InputError, RefusedError
 from hocket.profiling.capture.capture import Captured, capture
 from hocket.profiling.capture.stage import Stage
-from hocket.profiling.job.derived_model.subtasks import TOGETHER, ParameterRows, decomposed
+from hocket.profiling.job.derived_model.subtasks import TOGETHER, Decomposed, ParameterRows, decomposed, whole_weights
 from hocket.profiling.job.job import Job
 from hocket.runtime.checkpoint.checkpoint import Checkpoint, Manifest, Position, save
 from hocket.runtime.checkpoint.entries import flat, in_parts, nested, wanted
@@ -65,6 +66,66 @@ def test_a_layer_in_parts_is_the_layer(parts: int) -> None:
         assert torch.equal(found[name], expected[name]), name
     for name in ("0.weight", "0.bias"):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-7)
+
+
+CONVOLUTIONS = [
+    nn.Conv1d(4, 48, 3, padding="same", dilation=2),
+    nn.Conv2d(4, 48, 3, padding=1, stride=2),
+    nn.Conv3d(4, 48, 2, bias=False),
+]
+
+
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=lambda layer: type(layer).__name__)
+def test_a_convolution_in_parts_is_the_convolution(layer: Any) -> None:
+    """Outputs and gradients are equal but for rounding, with and without a batch dimension; so is a training."""
+    layer = copy.deepcopy(layer).double()
+    parts = Decomposed(layer, 3)
+    assert [len(part.weight) for part in parts.children()] == [16, 16, 16]
+    x = torch.rand(2, 4, *((6,) * (layer.weight.dim() - 2)), dtype=torch.float64)
+    for given in (x, x[0]):
+        assert torch.allclose(parts(given), layer(given), rtol=1e-12)
+
+    losses = []
+    for subtask_bytes in (None, sum(p.nbytes for p in layer.parameters()) / 3):
+        model = nn.Sequential(copy.deepcopy(layer), nn.Flatten(), nn.LazyLinear(2, dtype=torch.float64))
+        torch.manual_seed(1)
+        model(x)
+        data = [(torch.rand(x.shape[1:], dtype=torch.float64), torch.tensor(k % 2)) for k in range(8)]
+        made = Job(model, nn.functional.cross_entropy, data, _sgd, 4, subtask_bytes=subtask_bytes)
+        graph = capture(made, 2)
+        names = [name for own in graph.layers for name in own.parameters if name.startswith("0.")]
+        assert len(names) == (1 if subtask_bytes is None else 3) * len(list(layer.parameters()))
+        assert not graph.notes
+        plan = Case("flush", (1, 1)).plan(graph)
+        losses.append(run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 3).losses)
+    assert [loss for _, loss, _ in losses[1]] == pytest.approx([loss for _, loss, _ in losses[0]], rel=1e-9)
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def test_weights_that_stay_whole_have_a_note() -> None:
+    """A note names each weight above the limit that is not split, with the reason."""
+    attention, embedding = nn.MultiheadAttention(16, 2, batch_first=True), nn.Embedding(50, 16)
+    grouped, circular = nn.Conv1d(16, 16, 5, groups=2), nn.Conv1d(16, 16, 5, padding=2, padding_mode="circular")
+    tied = nn.Linear(16, 50, bias=False)
+    tied.weight = embedding.weight
+    model = nn.ModuleDict({"a": attention, "e": embedding, "g": grouped, "c": circular, "t": tied})
+    made = Job(model, None, [torch.rand(3)], _sgd, 1, subtask_bytes=600.0)
+    assert whole_weights(made) == (
+        "a.in_proj_weight is larger than subtask_bytes and stays whole: "
+        "MultiheadAttention is not split, only linear layers and convolutions are",
+        "a.out_proj.weight is larger than subtask_bytes and stays whole: "
+        "NonDynamicallyQuantizableLinear is not split, only linear layers and convolutions are",
+        "e.weight is larger than subtask_bytes and stays whole: "
+        "Embedding is not split, only linear layers and convolutions are",
+        "g.weight is larger than subtask_bytes and stays whole: a convolution with groups or a padding mode is not split",
+        "c.weight is larger than subtask_bytes and stays whole: a convolution with groups or a padding mode is not split",
+    )
+    assert whole_weights(replace(made, subtask_bytes=None)) == ()
+    assert whole_weights(replace(made, subtask_bytes=1e9)) == ()
+    assert "tied" not in str(whole_weights(made))
 
 
 def test_no_plan_changes_a_bit() -> None:
