@@ -48,7 +48,7 @@ def test_tied_parameters_have_a_bucket_of_their_own():
     graph = captured("gpt")
     plan = Case("flush", (1, 1)).plan(graph)
     first, last = (split(graph, plan.layout(graph), d)[0] for d in (0, 1))
-    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",), summed=True)
+    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",), summed=True, tied={"tok.weight"})
     assert [bucket.summed for bucket in first.buckets] == [bucket.summed for bucket in last.buckets] == [False, True]
 
 
@@ -74,7 +74,7 @@ def test_two_tied_stages_on_one_device_have_a_weight_each():
     stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
     plan = Plan("harmony", "test", 8, 2, tuple(stages), CLUSTER, {"mode": "pipeline"})
     first, last = split(graph, plan.layout(graph), 0)
-    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",))
+    assert first.buckets[-1] == last.buckets[-1] == GradientBucket(("tok.weight",), tied={"tok.weight"})
     assert not any(bucket.summed for bucket in first.buckets + last.buckets)
 
 
