@@ -19,11 +19,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import hocket
 from hocket.util.malloc import keep_freed_memory
@@ -57,6 +57,47 @@ def usual_neighbours(device: str = "cpu", threads: int = 1) -> int:
     return min(MOST, max(0, usable_cores() // threads - 1)) if device == "cpu" else 0
 
 
+class Companion(Protocol):
+    """Process of a companion; a part of `subprocess.Popen`."""
+
+    stdin: Any
+    stdout: Any
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> Any: ...
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+Start = Callable[[str, int], Companion]
+"""Starts a companion with orders (see `main`) and a number of threads."""
+
+
+def new_process(orders: str, threads: int) -> Companion:
+    """Start a companion in a new Python interpreter.
+
+    Raises:
+        OSError: the system starts no process.
+    """
+    known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
+    paths = os.pathsep.join([*known, str(Path(hocket.__file__).parent.parent)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "hocket.profiling.measure.background_load", orders],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads), _PATH: paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 class BackgroundLoad:
     """Context manager of the companions of one measurement; it ends all of them.
 
@@ -64,7 +105,9 @@ class BackgroundLoad:
         problems: failures, as text for the user.
     """
 
-    def __init__(self, job: Path | None, count: int, threads: int, wait_s: float = _WAIT_S) -> None:
+    def __init__(
+        self, job: Path | None, count: int, threads: int, wait_s: float = _WAIT_S, start: Start = new_process
+    ) -> None:
         """Prepare the load; nothing is started yet.
 
         Arguments:
@@ -72,31 +115,21 @@ class BackgroundLoad:
             count: number of companions.
             threads: threads of each companion.
             wait_s: limit in seconds for a companion to load the job, or to train a first microbatch of another size.
+            start: starts a companion.
         """
+        self._start = start
         self._job, self._threads, self._wait_s = job, threads, wait_s
         self._count, self._size = count, 0
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[Companion] = []
         self.problems: list[str] = []
         if count and job is None:
             self.problems.append("the job has no file that another process could load")
 
     def __enter__(self) -> "BackgroundLoad":
-        known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
-        paths = os.pathsep.join([*known, str(Path(hocket.__file__).parent.parent)])
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), _PATH: paths}
         orders = json.dumps({"job": str(self._job), "threads": self._threads, "parent": os.getpid()})
         try:
             for _ in range(self._count if self._job is not None else 0):
-                self._running.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "hocket.profiling.measure.background_load", orders],
-                        env=environment,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.DEVNULL,
-                        start_new_session=True,
-                    )
-                )
+                self._running.append(self._start(orders, self._threads))
         except OSError as error:
             self.problems.append(f"a companion could not be started: {error}")
         except BaseException:
@@ -144,12 +177,12 @@ class BackgroundLoad:
         for process in waiting:
             self._lose(process, f"did not train a microbatch of {size} within {self._wait_s:.0f} s")
 
-    def _lose(self, process: "subprocess.Popen[bytes]", why: str) -> None:
+    def _lose(self, process: Companion, why: str) -> None:
         self._end([process])
         if (text := f"a companion {why}") not in self.problems:
             self.problems.append(text)
 
-    def _end(self, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    def _end(self, processes: Sequence[Companion]) -> None:
         for process in processes:
             process.kill()
         for process in processes:

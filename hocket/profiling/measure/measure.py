@@ -68,7 +68,7 @@ def measure(
     tell, threads, budget_s = request.tell, request.threads, request.budget_s
     total = (1 + request.rounds) * len(sizes) + 1
     # The companions load the job while this process captures it.
-    with BackgroundLoad(job.path, request.neighbours, threads) as companions:
+    with BackgroundLoad(job.path, request.neighbours, threads, start=request.start) as companions:
         captured = capture(job, max_layers=request.max_layers)
         if part is not None:
             captured = part(captured)

@@ -10,6 +10,7 @@ import torch
 
 from hocket.errors import InputError
 from hocket.profiling.job.job import check_device
+from hocket.profiling.measure.background_load import Start, new_process
 from hocket.profiling.measure.core_time import on_core_s
 from hocket.profiling.measure.timing import ROUNDS
 from hocket.profiling.measure.worker_costs import Clock
@@ -34,6 +35,7 @@ class MeasureRequest:
         progress: called with (done, total, what), in steps.
         clock: clock in seconds, for CPUs. By default it leaves out waits of this thread for a core.
         compile: backend of torch.compile to measure too, in addition to eager execution; "" for none.
+        start: starts a companion.
     """
 
     device: str | torch.device = "cpu"
@@ -46,6 +48,7 @@ class MeasureRequest:
     progress: Progress | None = None
     clock: Clock = on_core_s
     compile: str = ""
+    start: Start = new_process
 
     def tell(self, done: int, total: int, what: str) -> None:
         """Call `progress`, if there is one, with finished steps, all steps, and the present step in words."""

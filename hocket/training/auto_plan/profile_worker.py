@@ -16,6 +16,7 @@ from hocket.errors import HocketError, InputError
 from hocket.profiling.profile import ModelProfile
 from hocket.training.auto_plan.kept_files import KeptFiles, key_of
 from hocket.training.auto_plan.profile_request import ProfileRequest, machine, sizes_to_measure, versions
+from hocket.training.auto_plan.spare_processes import SpareProcesses
 from hocket.training.launch.failures import describe
 from hocket.training.launch.worker_main import PipeReport
 
@@ -36,14 +37,19 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         os._exit(1)
     report = PipeReport(handles[0])
     try:
-        report.send(profiled(ProfileRequest.read(arguments[0]), report))
+        request = ProfileRequest.read(arguments[0])
+        spare = SpareProcesses(request.neighbours, close=handles)
+        report.send(profiled(request, report, spare))
     except BaseException as error:
         report.send(describe(error, time.monotonic(), "while the job was profiled"))
         os._exit(error.exit_code if isinstance(error, HocketError) else 1)
 
 
-def profiled(request: ProfileRequest, report: PipeReport) -> dict[str, Any]:
+def profiled(request: ProfileRequest, report: PipeReport, spare: SpareProcesses) -> dict[str, Any]:
     """Find the kept profile of a job, or measure and keep one.
+
+    Arguments:
+        spare: forks for the neighbours of the request.
 
     Returns:
         The last report: the profile's path, whether it was measured, and the names of damaged kept files.
@@ -70,6 +76,7 @@ def profiled(request: ProfileRequest, report: PipeReport) -> dict[str, Any]:
         threads=request.threads,
         neighbours=request.neighbours,
         progress=progress,
+        start=spare.start,
     )
     path = kept.keep("profile", key, measure(job, sizes, settings).to_json(), ".json")
     return {"event": "profile", "path": str(path), "measured": True, "damaged": kept.damaged}

@@ -243,8 +243,10 @@ class Run:
         idle = [lane for lane, row in self.lanes.items() if self.at[lane] < len(row)]
         busy = {lane for lanes in self.busy.values() for lane in lanes}
         choices = [lane for lane in idle if lane not in busy] + list(self.busy)
-        self.rng.shuffle(choices)
-        for lane in choices:
+        while choices:
+            k = int(self.rng.random() * len(choices))
+            choices[k], lane = choices[-1], choices[k]
+            choices.pop()
             if lane in self.busy:
                 self._end(lane)
                 return True
@@ -284,7 +286,7 @@ class Run:
         head = self._head(lane)
         assert head is not None
         room = lane not in self.windows or self._unused(lane) < self.windows[lane]
-        return room and all(value in self.stores[lane[0]] for value in head.reads)
+        return room and self.stores[lane[0]].keys() >= set(head.reads)
 
     def _unused(self, lane: Lane) -> int:
         return sum(one == lane for one in self.came.values())
