@@ -167,6 +167,8 @@ class Plan:
             so many later microbatches may wait on its device. 0: a microbatch is loaded directly before its forward
             pass, and computation waits.
         loaders: number of processes of each worker that read its samples ahead; 0 to read them in the worker.
+        read_once: True if only the first stage reads samples, and sends later stages the items that they need; False
+            if each stage that needs items reads the samples itself.
         format: name and version of the file format: always "hocket-plan-1".
     """
 
@@ -189,6 +191,7 @@ class Plan:
     swap: Swapping | None = None
     prefetch: int = 0
     loaders: int = 0
+    read_once: bool = False
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -246,6 +249,7 @@ class Plan:
             Feature.COMPILE: any(stage.compile for stage in self.stages),
             Feature.SWAP: self.swap is not None,
             Feature.PREFETCH: self.prefetch > 0,
+            Feature.READ_ONCE: self.read_once,
         }
         return frozenset(feature for feature, asked in said.items() if asked)
 
@@ -307,6 +311,7 @@ class Plan:
                     shard=self.shard,
                     merged=merged(self.strategy, len(stage.devices), self.batches.count),
                     wave=stage.wave,
+                    read_once=self.read_once,
                 )
             )
         return tuple(cuts)
@@ -394,10 +399,10 @@ class Plan:
         data = as_data(self)
         data["cluster"] = self.cluster.to_data()
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
-        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch", "loaders")
+        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap", "prefetch", "loaders", "read_once")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
         plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
-        plain |= {"prefetch": 0, "loaders": 0}
+        plain |= {"prefetch": 0, "loaders": 0, "read_once": False}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         if self.swap is not None:
             swap = {k: v for k, v in slim["swap"].items() if v not in (None, False, 0, [])}

@@ -47,6 +47,7 @@ class Feature(StrEnum):
     SKIP = "on_nan: skip"
     PREFETCH = "prefetch"
     LOADERS = "loaders"
+    READ_ONCE = "read_once"
 
 
 def _in_parts(who: str, instead: str) -> str:
@@ -172,6 +173,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.LOADERS, Feature.WAVES): (
         "the loads of two waves have no fixed order, in which loaders could read ahead; leave loaders out"
+    ),
+    (Feature.READ_ONCE, Feature.LOSS_WEIGHT): (
+        "the last stage computes loss weights from whole samples, so it has to read them itself; leave read_once out of "
+        "the plan"
     ),
     (Feature.SKIP, Feature.ASYNCHRONOUS): (
         "all devices have to skip the same update, but here stages (or waves) update at different times, with "

@@ -26,6 +26,7 @@ from hocket.planning.predict.update_semantics import considered
 from hocket.planning.search.failures import failed
 from hocket.planning.search.notes import notes_of
 from hocket.planning.search.profiled_candidates import ProfiledCandidates
+from hocket.planning.search.read_once import with_read_once
 from hocket.planning.search.request import AUTO, PlanRequest
 from hocket.planning.search.result import Evaluated, Refused, Search, joined, ordered
 from hocket.planning.search.torch_compile import compiled, told
@@ -146,6 +147,7 @@ class _Width:
         if profile.compiled is not None:
             at(0, 0, "stages worth compiling")
             found = ordered(_compiled(one, profile, tried.refused) for one in found)
+        found = ordered(_read_once(one, profile, tried.refused) for one in found)
         if request.buckets == AUTO:
             at(0, 0, "gradient buckets")
             found = ordered(best_few(self._result(found), self.tolerance, tried.refused))
@@ -261,6 +263,15 @@ def _check_length(space: SearchSpace) -> None:
             origin, step = "named", "Name a larger microbatch size, or none for the profile's."
         expected = f"at most {MAX_FORWARDS * largest}, {MAX_FORWARDS} microbatches of the largest that was {origin}"
         raise InputError("batch_size", str(space.batch_size), expected, step)
+
+
+def _read_once(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
+    """Let the first stage of a candidate read all samples where that is faster; unchanged if it fails."""
+    try:
+        return with_read_once(one, profile)
+    except Exception as error:
+        refused.append(failed(one.strategy, f"{one.config} read once", error))
+        return one
 
 
 def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from hocket.errors import InputError
 from hocket.program.program import StageShape, replica
+from hocket.util.compatibility import Feature, check_together
 
 
 class LayerGraph(Protocol):
@@ -52,6 +53,8 @@ class StageCut:
         shard: the state that is sharded over the replicas (program.SHARDS).
         merged: microbatches that one forward or backward runs as one.
         wave: number of the model replica that the stage belongs to, if several share devices (program.StageShape).
+        read_once: True if the first stage sends items of the batch to the later stages that need them; False if each
+            stage loads the items that it needs. All stages have the same value.
     """
 
     layers: tuple[int, ...]
@@ -63,6 +66,7 @@ class StageCut:
     shard: str = "none"
     merged: int = 1
     wave: int = 0
+    read_once: bool = False
 
     @property
     def replicated(self) -> bool:
@@ -178,23 +182,26 @@ def crossing(tensors: Sequence[Any], cuts: Sequence[StageCut]) -> dict[tuple[int
     found: dict[tuple[int, int], list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
+        reader, first = wave[0]
         for index, tensor in enumerate(tensors):
-            if tensor.source < 0:
+            if tensor.source < 0 and not first.read_once:
                 continue
-            source = stage_of[tensor.source]
+            source = reader if tensor.source < 0 else stage_of[tensor.source]
             for target in sorted({stage_of[t] for t in tensor.targets} - {source}):
                 found.setdefault((source, target), []).append(index)
     return {pair: tuple(indices) for pair, indices in sorted(found.items())}
 
 
 def batch_tensors(tensors: Sequence[Any], cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
-    """Indices of the batch's own tensors that each stage reads, by stage."""
+    """Indices of the batch's own tensors that each stage loads, by stage."""
     found: dict[int, list[int]] = {}
     for wave in _waves(cuts):
         stage_of = {layer: s for s, cut in wave for layer in cut.layers}
+        reader, first = wave[0]
         for index, tensor in enumerate(tensors):
             if tensor.source < 0:
-                for stage in sorted({stage_of[t] for t in tensor.targets}):
+                users = {stage_of[t] for t in tensor.targets}
+                for stage in [reader] if users and first.read_once else sorted(users):
                     found.setdefault(stage, []).append(index)
     return {stage: tuple(indices) for stage, indices in found.items()}
 
@@ -204,8 +211,11 @@ def stage_shapes(graph: LayerGraph, cuts: Sequence[StageCut]) -> tuple[StageShap
 
     Raises:
         InputError: a wave does not have every layer exactly once, or a tensor goes backward.
+        RefusedError: the first stage sends items, and the last one needs whole samples for loss weights.
     """
     layers, tensors = graph.layers, graph.tensors
+    if graph.loss_weighted and any(cut.read_once for cut in cuts):
+        check_together("read_once", Feature.READ_ONCE, Feature.LOSS_WEIGHT)
     check_cuts(layers, tensors, cuts)
     borders = crossing(tensors, cuts)
     needs_gradient = {pair for pair, indices in borders.items() if any(tensors[i].gradient for i in indices)}

@@ -64,6 +64,7 @@ def capture_evaluation(
             layers=tuple(k for k, home in enumerate(homes) if home in cut.layers),
             devices=cut.devices,
             shard=cut.shard if cut.shard == "full" else "none",
+            read_once=cut.read_once,
         )
         for cut in cuts
         if not cut.wave

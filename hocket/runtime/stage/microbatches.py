@@ -141,8 +141,15 @@ class DeviceMicrobatches:
             elif value.what is ValueKind.ENDED:
                 store[value] = None
         for target, pieces in by_stage(instruction.stage, instruction.writes, ValueKind.ACTIVATION).items():
-            border = tuple(made[name].detach() for name in part.leaving[target])
+            border = tuple(self._leaving(name, made, values) for name in part.leaving[target])
             self._borders.hand_on(instruction, store, target, pieces, border)
+
+    def _leaving(self, name: str, made: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+        """Return a tensor for another stage: one that the stage has made, or an item of the batch."""
+        if name in made:
+            return made[name].detach()
+        # A swapped value needs its own memory.
+        return values[name].clone() if self._swaps else values[name]
 
     def backward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         """Run a backward: write gradients for other stages, and sums of weight gradients.
