@@ -80,12 +80,13 @@ class Ask:
     compile: str = ""
     swap: str = ""
     prefetch: int = 0
+    read_once: bool = False
 
     @property
     def case(self) -> Case:
         """Stages, without a model."""
         kind = {"recompute": self.recompute, "rounds": self.rounds, "options": self.options, "shard": self.shard}
-        kind["prefetch"] = self.prefetch
+        kind |= {"prefetch": self.prefetch, "read_once": self.read_once}
         return Case(self.strategy, self.widths, 8, 2, compile=self.compile, swap=self.swap, **kind)
 
     def graph(self) -> Captured:
@@ -116,6 +117,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.COMPILE: {"compile": "aot_eager"},
     Feature.SWAP: {"swap": "task"},
     Feature.PREFETCH: {"prefetch": 2},
+    Feature.READ_ONCE: {"read_once": True},
 }
 
 
@@ -313,7 +315,7 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     if ask.prefetch:  # such a plan can only be written
         Path("plan.yaml").write_text(Path("plan.yaml").read_text() + f"prefetch: {ask.prefetch}\n")
     assert reason(one, other) in refused(capsys, "check", "plan.yaml")
-    if ask.options or (ask.swap and ask.shard != "none"):
+    if ask.options or ask.read_once or (ask.swap and ask.shard != "none"):
         return  # which only a person writes; tests/planning/swapping/test_baselines.py
     words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", ask.strategy, "--json"]
     if ask.prefetch:

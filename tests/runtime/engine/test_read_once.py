@@ -34,7 +34,7 @@ CASES = [
 
 def run(graph: Captured, case: Case, read_once: bool) -> tuple[Result, Any]:
     """Two batches of a case; the program."""
-    plan = replace(case.plan(graph), read_once=read_once)
+    plan = replace(case, read_once=read_once).plan(graph)
     program = plan.compile(graph)
     repeats = -(-2 * max(program.rule.batch) // program.stride)
     return run_inline(Executable(graph, plan.layout(graph), program), repeats), program
@@ -59,7 +59,7 @@ def test_losses_and_weights_are_the_same(model: str, case: Case) -> None:
 def test_items_that_no_layer_of_the_first_stage_reads() -> None:
     """The first stage has all items in its inputs, and hands on those of others in the order of the batch."""
     graph = captured("gpt plain untied")
-    plan = replace(Case("flush", (1, 1, 1)).plan(graph), read_once=True)
+    plan = Case("flush", (1, 1, 1), read_once=True).plan(graph)
     shapes = plan.shapes(graph)
     assert [shape.batch for shape in shapes] == [True, False, False]
     assert [shape.sources for shape in shapes] == [(), (0,), (0, 1)]
@@ -69,6 +69,6 @@ def test_items_that_no_layer_of_the_first_stage_reads() -> None:
 def test_weights_of_losses_need_whole_samples() -> None:
     """The last stage would read them, so the plan is refused."""
     graph = captured("gpt weighted")
-    plan = replace(Case("flush", (1, 1)).plan(graph), read_once=True)
+    plan = Case("flush", (1, 1), read_once=True).plan(graph)
     with pytest.raises(RefusedError, match="read_once with loss_weight: the last stage"):
         plan.compile(graph)

@@ -130,6 +130,7 @@ class Case:
     out: bool = False
     swap: str = ""
     prefetch: int = 0
+    read_once: bool = False
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
@@ -137,7 +138,7 @@ class Case:
         parts += [self.shard] * (self.shard != "none") + [self.compile] * bool(self.compile)
         parts += ["threads", *map(str, self.threads)] if self.threads else []
         parts += ["everything out"] * self.out + [f"swap {self.swap}"] * bool(self.swap)
-        parts += [f"prefetch {self.prefetch}"] * bool(self.prefetch)
+        parts += [f"prefetch {self.prefetch}"] * bool(self.prefetch) + ["read once"] * self.read_once
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -159,7 +160,7 @@ class Case:
         if self.strategy == "tick_tock":
             stages += [replace(stage, wave=1) for stage in stages]
         sizes, swap = (self.batch_size, self.microbatch_size), Swapping(self.swap) if self.swap else None
-        own = {"shard": self.shard, "swap": swap, "prefetch": self.prefetch}
+        own = {"shard": self.shard, "swap": swap, "prefetch": self.prefetch, "read_once": self.read_once}
         return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, **own)
 
 
