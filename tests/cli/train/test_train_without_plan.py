@@ -13,6 +13,7 @@ import pytest
 import hocket
 from hocket.planning.plan import Plan
 from hocket.profiling.profile import ModelProfile
+from hocket.training.auto_plan import auto_plan
 from tests.cli.conftest import JOB, Run
 from tests.limits import HUNG_S
 from tests.paths import ROOT
@@ -77,6 +78,13 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float], 
     folder = tmp_path_factory.mktemp("job")
     (folder / "job.py").write_text(JOB)
     return folder, *trained("job.py", "-n", "2", folder=folder)
+
+
+@pytest.fixture(autouse=True)
+def few_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure links in this process shortly: their figures do not matter here."""
+    monkeypatch.setattr(auto_plan, "LINKS_BUDGET_S", 0.3)
+    monkeypatch.setattr(auto_plan, "LINKS_EFFORT", 0.2)
 
 
 @pytest.fixture
