@@ -96,7 +96,9 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
         marked = "; *: with default buckets of 25 MiB, without a search for better ones"
-        told = f"{_LEGEND['config']}{marked if any(one.default_buckets for one in best) else ''}"
+        once = "; read once: the first stage reads the samples for all stages"
+        told = f"{_LEGEND['config']}{once if any(one.plan.read_once for one in best) else ''}"
+        told += marked if any(one.default_buckets for one in best) else ""
         print_legend({**_LEGEND, "config": told}, columns, width)
         print_chosen([one.iteration_s for one in best], TIE, width)
         if len(unlike) < len(found.candidates):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.cli.output.tables import print_search
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_iteration
@@ -47,6 +48,16 @@ def test_labels_are_sent_and_stay_on_the_first_device() -> None:
     plain, once = (predict_iteration(plan(read_once), profile(2.0)).peak_memory_bytes for read_once in (False, True))
     assert once[0] - plain[0] >= LABEL_BYTES
     assert once[1] - plain[1] >= LABEL_BYTES
+
+
+def test_the_table_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below a table with such a plan, and only there."""
+    for load_s, said in ((2.0, True), (0.0, False)):
+        request = PlanRequest(4, strategies=("flush",), microbatch_sizes=(1,))
+        print_search(search(profile(load_s), CLUSTER, request), 5, 200)
+        out = capsys.readouterr().out
+        assert ("straight 2 read once" in out) == said
+        assert ("read once: the first stage reads the samples for all stages" in " ".join(out.split())) == said
 
 
 def test_the_search_chooses_it_where_it_is_faster() -> None:
