@@ -26,6 +26,7 @@ from hocket.profiling.capture.recorded_graph import (
     flatten,
     function_name,
 )
+from hocket.profiling.job.derived_model.training_step import user_module
 from hocket.profiling.tensor_parallel.sharded_logits import LogitsPart
 
 # Modules of torch.nn that only call their children. Other modules of torch.nn are recorded whole.
@@ -309,7 +310,14 @@ class Recorder(TorchFunctionMode):
             return plain(module, *args, **kwargs)
         if path is None:  # a module made on the fly, often a loss: its operations are recorded, its parameters refused
             return plain(module, *args, **kwargs)
-        call = Call(path, type(module).__name__, self.stack[-1], len(self.nodes), 0, isinstance(module, nn.Sequential))
+        call = Call(
+            path,
+            type(user_module(module)).__name__,
+            self.stack[-1],
+            len(self.nodes),
+            0,
+            isinstance(module, nn.Sequential),
+        )
         self.calls.append(call)
         self.stack.append(len(self.calls) - 1)
         whole = is_leaf(module) or path in self.opaque

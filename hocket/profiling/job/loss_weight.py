@@ -89,8 +89,11 @@ def loss_in(output: Any) -> Any:
         return output
     found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if found is None:
-        hint = "Give Job.loss, or put the labels into the samples."
-        raise CaptureError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
+        hint = "Give Job.loss, or let the model or Job.step return the loss."
+        shape = getattr(output, "shape", None)
+        what = f"a {type(output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
+        found = f"None, and the output is {what} without a `loss`"
+        raise CaptureError("Job.loss", found, "an output that is the loss (one number), or has a `loss`", hint)
     return found
 
 

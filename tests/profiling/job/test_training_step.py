@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import InputError
+from hocket.errors import CaptureError, InputError
+from hocket.profiling.capture.capture import capture
 from hocket.profiling.job.derived_model.training_step import StepModule, items_of, user_module, with_step
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.likeness import likeness
@@ -134,3 +135,26 @@ def test_two_steps_are_two_jobs() -> None:
     assert likeness(job_of()) != likeness(job_of(other))
     assert job_of().label == "Net"
     assert job_of(name="pairs").label == "pairs"
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (lambda model, left, right: (model(left) - model(right)).square(), r"a tensor of shape \(2, 3\)"),
+        (lambda model, left, right: (model(left).mean(), model(right)), "a tuple"),
+        (lambda model, left, right: None, "a NoneType"),
+    ],
+    ids=["no number", "tuple", "nothing"],
+)
+def test_steps_without_a_loss(step: Any, found: str) -> None:
+    """The error says what the step returns instead."""
+    with pytest.raises(
+        CaptureError, match=rf"^Job\.loss: found None, and the output is {found} without a `loss`; expected"
+    ):
+        capture(job_of(step))
+
+
+def test_a_step_on_a_single_layer_is_named_by_the_users_model() -> None:
+    """The module of the step is an internal one."""
+    layers = capture(job_of(lambda model, left, right: model(left + right).sum(), model=nn.Linear(3, 1))).layers
+    assert "StepModule" not in {layer.kind for layer in layers}
