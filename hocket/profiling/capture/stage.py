@@ -260,8 +260,10 @@ class Stage:
         for key, child in module._modules.items():
             twin._modules[key] = None if child is None else self._copy_module(child)
         if isinstance(module, nn.RNNBase):  # keeps a second list of its weights
-            flat: list[Any] = [None] * len(module._flat_weights)
-            for k, w in enumerate(module._flat_weights):
+            # Inside and after `torch.func.functional_call`, the list may hold other tensors until the next forward.
+            weights = [getattr(module, name, None) for name in module._flat_weights_names]
+            flat: list[Any] = [None] * len(weights)
+            for k, w in enumerate(weights):
                 flat[k] = None if w is None else self._own(w, True, flat, k)
             twin.__dict__["_flat_weights"] = flat
         return twin

@@ -108,3 +108,23 @@ def test_parameters_that_stay_frozen_are_refused() -> None:
     with pytest.raises(CaptureError, match=r"^parameter a\.weight: found requires_grad=False after the forward"):
         capture(job)
     assert all(p.requires_grad for p in job.model.parameters())
+
+
+def test_a_recurrent_layer_after_a_functional_call() -> None:
+    """Until its next forward, it keeps a list of the tensors of the call; stages use its own parameters."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.out = nn.LSTM(6, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.rnn(x.unsqueeze(1))[0][:, 0])
+
+    job: Job = job_of(Recurrent())
+    captured = capture(job, 4)
+    batch = job.batch(range(4))
+    expected = plain(job, batch)
+    doubled = {name: 2 * p.detach() for name, p in job.model.named_parameters()}
+    functional_call(job.model, doubled, job.split(batch)[0])
+    assert_same(run_stages(captured, stages_of(captured, 2), batch), expected)

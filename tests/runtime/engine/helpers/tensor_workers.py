@@ -113,10 +113,15 @@ PAIRS = {
     ),
     "naive": Run(Case("pipedream", (2, 1), options={"naive": True}), 3, sequence=True, job=UNTIED),
     "shard optimizer": Run(
-        Case("flush", (2, 1), shard="optimizer", prefetch=2), 2, slices=True, job=("gpt bfloat16", "momentum")
+        Case("flush", (2, 1), shard="optimizer", prefetch=2, read_once=True),
+        2,
+        slices=True,
+        job=("gpt bfloat16", "momentum"),
     ),
     "swap": Run(Case("flush", (2, 1), swap="task"), 2, slices=True, job=("gpt weighted clipped", "adam")),
-    "shard full": Run(Case("gpipe", (2, 1), shard="full"), 2, sequence=True, job=("gpt untied float16", "momentum")),
+    "shard full": Run(
+        Case("gpipe", (2, 1), shard="full", read_once=True), 2, sequence=True, job=("gpt untied float16", "momentum")
+    ),
 }
 KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices", "killed sequence": "2x2x1 sequence"}
 
