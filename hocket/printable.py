@@ -33,8 +33,7 @@ def printable(text: str, lines: bool = False) -> str:
         character = found[0]
         if (lines and character in "\n\t") or unicodedata.category(character) not in _UNSEEN:
             return character
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        return character.encode("unicode_escape").decode("ascii")
 
     return _UNSURE.sub(shown, text)
 

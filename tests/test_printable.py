@@ -22,8 +22,8 @@ def _assert_plain(text: str) -> None:
 def test_what_is_seen_stays_and_what_is_not_is_shown() -> None:
     """Letters, signs, spaces and pictures of any script stay; controls and marks of direction become escapes."""
     assert printable("Zoë 模型 🎵\u00a0x") == "Zoë 模型 🎵\u00a0x"
-    assert printable("a\x1b[31m\u202eb\n\U000e0001") == "a\\x1b[31m\\u202eb\\x0a\\U000e0001"
-    assert printable("a\tb\nc\rd", lines=True) == "a\tb\nc\\x0dd"
+    assert printable("a\x1b[31m\u202eb\n\U000e0001") == "a\\x1b[31m\\u202eb\\n\\U000e0001"
+    assert printable("a\tb\nc\rd", lines=True) == "a\tb\nc\\rd"
 
 
 def test_an_error_shows_what_it_found_as_escapes() -> None:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hocket import Job, models
 from hocket.errors import CaptureError, InputError
 from hocket.profiling.analytic.aten_costs import _FORMULAS, OperatorLog
-from hocket.profiling.analytic.fake_tensors import faked
+from hocket.profiling.analytic.fake_tensors import fake_copy, faked
 from hocket.profiling.analytic.operators import MemoryPass, Product, flops_of
 from hocket.profiling.analytic.sketch import sketch
 from hocket.profiling.capture.capture import capture
@@ -278,3 +278,13 @@ def test_what_cannot_be_sketched_is_refused_by_name():
     still.model.requires_grad_(False)
     with pytest.raises((InputError, CaptureError)):
         sketch(still, (2,))
+
+
+def test_a_cast_of_a_fake_module_reaches_all_parts():
+    """Parameters and buffers of submodules are cast, and tied weights stay tied."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    model[1][0].weight = model[0].weight
+    with faked() as mode:
+        twin = fake_copy(model, mode).double()
+        assert {t.dtype for t in (*twin.parameters(), *twin.buffers()) if t.is_floating_point()} == {torch.float64}
+        assert twin[1][0].weight is twin[0].weight

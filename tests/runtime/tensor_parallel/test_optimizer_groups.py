@@ -363,3 +363,12 @@ def test_what_is_kept_of_each_weight_follows_its_group_and_shape() -> None:
     assert kept["first.bias"] == frozenset()
     kept = kept_keys(job(lambda params: torch.optim.Adafactor(params, lr=0.1)))
     assert kept["first.weight"] != kept["first.bias"]
+
+
+@pytest.mark.parametrize(("shard", "way"), [("optimizer", "shard: optimizer"), ("full", "shard: full")])
+def test_a_device_refuses_to_share_such_a_step_by_the_way_of_the_plan(shard: str, way: str) -> None:
+    """The error names what the plan says."""
+    graph = capture(job(lambda params: ByNorm([{"params": list(params), "by_norm": True}], lr=0.1)), 2)
+    plan = Case("data_parallel", (2,), shard=shard).plan(graph)
+    with pytest.raises(RefusedError, match=f"ByNorm: {way} with an optimizer that looks at whole weights"):
+        run_inline(Executable(graph, plan.layout(graph), plan.compile(graph)), 1)
