@@ -109,3 +109,17 @@ def test_text(tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError, match=f"found {len(content)} bytes; expected more than seq = 8 bytes"):
             Text(8, path)
+
+
+def test_an_inception_may_have_more_blocks_than_the_paper() -> None:
+    """Further blocks of the middle part have the width of the last one."""
+    widths = [
+        {
+            p.shape[0]
+            for name, p in models.small_job("inception", blocks=(0, 5, 0)).model.named_parameters()
+            if f"mixed.{k}." in name
+        }
+        for k in range(1, 6)
+    ]
+    assert widths[4] == widths[3]
+    assert widths[0] != widths[3]
