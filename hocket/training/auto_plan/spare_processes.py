@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from hocket.profiling.measure.background_load import Companion, new_process
 from hocket.profiling.measure.background_load import main as companion
 
 _PR_SET_PDEATHSIG = 1
@@ -23,7 +24,12 @@ class SpareProcess:
         self.returncode: int | None = None
         parent = os.getpid()
         (to_read, write), (read, to_write) = os.pipe(), os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for handle in (to_read, write, read, to_write):
+                os.close(handle)
+            raise
         if self.pid == 0:
             for handle in (write, read, *close):
                 os.close(handle)
@@ -60,24 +66,32 @@ class SpareProcesses:
     def __init__(self, count: int, close: Sequence[int] = ()) -> None:
         """Fork this process, which must not have trained.
 
+        There are fewer forks if the system starts no more processes, and none except on Linux: elsewhere a process that
+        has loaded torch cannot be forked safely.
+
         Arguments:
             count: number of forks.
             close: file descriptors that the forks close.
+        """
+        self._spare: list[SpareProcess] = []
+        with suppress(OSError):
+            for _ in range(count if sys.platform == "linux" else 0):
+                handles = [stream.fileno() for one in self._spare for stream in (one.stdin, one.stdout)]
+                self._spare.append(SpareProcess([*close, *handles]))
+
+    def start(self, orders: str, threads: int) -> Companion:
+        """Let a fork become a companion (`hocket.profiling.measure.background_load.main`).
+
+        Without a fork, a new process is started.
+
+        Arguments:
+            threads: as at the fork.
 
         Raises:
             OSError: the system starts no process.
         """
-        self._spare: list[SpareProcess] = []
-        for _ in range(count):
-            handles = [stream.fileno() for one in self._spare for stream in (one.stdin, one.stdout)]
-            self._spare.append(SpareProcess([*close, *handles]))
-
-    def start(self, orders: str, threads: int) -> SpareProcess:
-        """Let a fork become a companion (`hocket.profiling.measure.background_load.main`).
-
-        Arguments:
-            threads: as at the fork.
-        """
+        if not self._spare:
+            return new_process(orders, threads)
         process = self._spare.pop()
         with suppress(BrokenPipeError):  # it has ended, which its companion's reader notices
             process.stdin.write(orders.encode() + b"\n")

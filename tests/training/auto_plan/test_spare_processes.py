@@ -1,6 +1,7 @@
 """Forks that become companions of a measurement, in a process of their own: a process that has trained cannot be forked."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.training.auto_plan import spare_processes
 from tests.limits import HUNG_S
 from tests.profiling.measure.test_background_load import alive, job_file
 
@@ -39,6 +41,21 @@ if sys.argv[2] == "end":
 else:
     time.sleep(60)
 """
+
+
+def test_without_a_fork_a_new_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is if the system has no process left at the fork."""
+    orders: list[tuple[str, int]] = []
+    monkeypatch.setattr(spare_processes, "new_process", lambda *given: orders.append(given))
+
+    def none() -> int:
+        raise OSError("no process left")
+
+    monkeypatch.setattr(os, "fork", none)
+    spare = spare_processes.SpareProcesses(2)
+    spare.start("{}", 1)
+    spare.end()
+    assert orders == [("{}", 1)]
 
 
 @pytest.mark.slow
