@@ -146,8 +146,8 @@ class _Width:
         at = progress or (lambda done, total, what: None)
         if profile.compiled is not None:
             at(0, 0, "stages worth compiling")
-            found = ordered(_compiled(one, profile, tried.refused) for one in found)
-        found = ordered(_read_once(one, profile, tried.refused) for one in found)
+            found = ordered(_improved(one, compiled, "compiled", profile, tried.refused) for one in found)
+        found = ordered(_improved(one, with_read_once, "read once", profile, tried.refused) for one in found)
         if request.buckets == AUTO:
             at(0, 0, "gradient buckets")
             found = ordered(best_few(self._result(found), self.tolerance, tried.refused))
@@ -265,19 +265,21 @@ def _check_length(space: SearchSpace) -> None:
         raise InputError("batch_size", str(space.batch_size), expected, step)
 
 
-def _read_once(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
-    """Let the first stage of a candidate read all samples where that is faster; unchanged if it fails."""
-    try:
-        return with_read_once(one, profile)
-    except Exception as error:
-        refused.append(failed(one.strategy, f"{one.config} read once", error))
-        return one
+def _improved(
+    one: Evaluated,
+    improve: Callable[[Evaluated, ModelProfile], Evaluated],
+    what: str,
+    profile: ModelProfile,
+    refused: list[Refused],
+) -> Evaluated:
+    """Improve a candidate; unchanged if that fails.
 
-
-def _compiled(one: Evaluated, profile: ModelProfile, refused: list[Refused]) -> Evaluated:
-    """Compile a candidate's stages where that is faster; unchanged if it fails."""
+    Arguments:
+        improve: returns the candidate with a change where that is faster.
+        what: name of the change, for the refusal.
+    """
     try:
-        return compiled(one, profile)
+        return improve(one, profile)
     except Exception as error:
-        refused.append(failed(one.strategy, f"{one.config} compiled", error))
+        refused.append(failed(one.strategy, f"{one.config} {what}", error))
         return one

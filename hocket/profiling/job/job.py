@@ -73,8 +73,8 @@ class Job:
             function of the microbatch (a dictionary of tensors; tuple items are named item0, item1, ...), such as
             `hocket.tokens("labels")` for a mean over tokens, or "sum" for a loss that is a sum over samples.
         precision: compute type "bfloat16" or "float16", if shorter than the type of the model. Gradient accumulation,
-            optimizer step and checkpoints use the type of the model (see `hocket.profiling.job.derived_model.precision`). With
-            float16, losses are scaled dynamically, as with `torch.amp.GradScaler`.
+            optimizer step and checkpoints use the type of the model (`hocket.profiling.job.derived_model.precision`).
+            With float16, losses are scaled dynamically, as with `torch.amp.GradScaler`.
         subtask_bytes: bytes above which a linear layer or a convolution is split into subtasks of about this size or
             less. Rows of a weight are divided in multiples of 16 (`hocket.profiling.job.derived_model.subtasks`).
         lr_schedule: factor of the learning rates at each step. Either a function of the step (from 0), a list with one

@@ -9,6 +9,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
 from hocket.planning.predict.predict import predict_iteration
 from hocket.planning.search.request import PlanRequest
+from hocket.planning.search.result import NEAR
 from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.layer import Tensor
@@ -58,6 +59,15 @@ def test_the_table_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         out = capsys.readouterr().out
         assert ("straight 2 read once" in out) == said
         assert ("read once: the first stage reads the samples for all stages" in " ".join(out.split())) == said
+
+
+def test_peaks_that_would_have_to_be_proved_again_exclude_it() -> None:
+    """Items that wait need memory: a plan that nearly fills a device stays as it was proved."""
+    request = PlanRequest(4, strategies=("flush",), microbatch_sizes=(1,))
+    peak_bytes = max(predict_iteration(plan(True), profile(2.0)).peak_memory_bytes.values())
+    for memory_bytes, chosen in ((peak_bytes / (NEAR + 0.01), False), (peak_bytes / (NEAR - 0.01), True)):
+        found = search(profile(2.0), replace(CLUSTER, memory_bytes=memory_bytes), request)
+        assert (found.candidates[0].plan.read_once, found.refused) == (chosen, ())
 
 
 def test_the_search_chooses_it_where_it_is_faster() -> None:

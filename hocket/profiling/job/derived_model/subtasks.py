@@ -103,8 +103,8 @@ class Decomposed(nn.Module):
 def decomposed(job: Job) -> Job:
     """Split the large linear layers and convolutions of a job into subtasks.
 
-    Only layers of exactly the classes `nn.Linear` and `nn.Conv1d` to `nn.Conv3d`, without groups and with untied weights,
-    are split; `whole_weights` names the others. Without such a layer, the result is the given job.
+    Only layers of exactly the classes `nn.Linear` and `nn.Conv1d` to `nn.Conv3d`, without groups and with untied
+    weights, are split; `whole_weights` names the others. Without such a layer, the result is the given job.
     """
     found = _large(job)
     if not found:
