@@ -91,8 +91,8 @@ def loss_in(output: Any) -> Any:
     if found is None:
         hint = "Give Job.loss, or let the model or Job.step return the loss."
         shape = getattr(output, "shape", None)
-        what = f"a {type(output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
-        found = f"None, and the output is {what} without a `loss`"
+        what = f"a {type(output).__name__} without a `loss`" if shape is None else f"a tensor of shape {tuple(shape)}"
+        found = f"None, and the output is {'None' if output is None else what}"
         raise CaptureError("Job.loss", found, "an output that is the loss (one number), or has a `loss`", hint)
     return found
 

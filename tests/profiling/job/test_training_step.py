@@ -141,16 +141,14 @@ def test_two_steps_are_two_jobs() -> None:
     ("step", "found"),
     [
         (lambda model, left, right: (model(left) - model(right)).square(), r"a tensor of shape \(2, 3\)"),
-        (lambda model, left, right: (model(left).mean(), model(right)), "a tuple"),
-        (lambda model, left, right: None, "a NoneType"),
+        (lambda model, left, right: (model(left).mean(), model(right)), "a tuple without a `loss`"),
+        (lambda model, left, right: None, "None"),
     ],
     ids=["no number", "tuple", "nothing"],
 )
 def test_steps_without_a_loss(step: Any, found: str) -> None:
     """The error says what the step returns instead."""
-    with pytest.raises(
-        CaptureError, match=rf"^Job\.loss: found None, and the output is {found} without a `loss`; expected"
-    ):
+    with pytest.raises(CaptureError, match=rf"^Job\.loss: found None, and the output is {found}; expected"):
         capture(job_of(step))
 
 
