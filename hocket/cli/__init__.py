@@ -35,7 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from hocket.cli.app import app
 
-        return _invoke(app, words)
+        code = _invoke(app, words)
+        if sys.stdout is not None:  # it was closed: `hocket show plan.yaml >&-`
+            sys.stdout.flush()  # or a full disk would be noticed only when the process ends
+        return code
     except HocketError as error:
         _tell(words, error)
         print(printable(f"error: {error}", lines=True), file=sys.stderr)
@@ -47,12 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of the pipe has exited: `hocket show plan.yaml | head`
+        _write_nowhere()
         sys.stderr.close()
         return 0
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # later writes go to /dev/null
+        _write_nowhere()
         print(f"error: standard output: {error.strerror}", file=sys.stderr)
         return 2
     except Exception as error:
@@ -67,6 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
             error.show()
             return int(error.exit_code)
         raise
+
+
+def _write_nowhere() -> None:
+    """Let later writes to standard output, and what it has buffered, go to /dev/null."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _invoke(app: Any, words: list[str]) -> int:

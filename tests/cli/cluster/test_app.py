@@ -1,6 +1,7 @@
 """The cluster's commands, from a generated workload to figures and a report."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -404,10 +405,11 @@ def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, mon
 def test_output_that_nobody_takes(run: Run, shared: Path, words: str) -> None:
     """A full disk is one error; a reader who has seen enough is none."""
     command = [sys.executable, "-m", "hocket", "cluster", *words.split()]
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
-        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered, check=False)
     assert (found.returncode, found.stderr) == (2, "error: standard output: No space left on device\n")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait() == 0

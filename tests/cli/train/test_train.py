@@ -240,12 +240,15 @@ def test_a_terminal_without_our_letters(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_behind_standard_output(folder: Path) -> None:
+@pytest.mark.parametrize("buffers", [True, False], ids=["buffered", "unbuffered"])
+def test_a_full_disk_behind_standard_output(folder: Path, buffers: bool) -> None:
     """One error and exit code 2, and nothing more when the process ends."""
+    environment = {key: value for key, value in ENVIRONMENT.items() if key != "PYTHONUNBUFFERED"}
+    environment |= {} if buffers else {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=HUNG_S, env=ENVIRONMENT, check=False
+            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=HUNG_S, env=environment, check=False
         )
     assert (done.returncode, done.stderr) == (2, b"error: standard output: No space left on device\n")
 
