@@ -22,6 +22,17 @@ class Cube(nn.Module):
 
 nn.Tanh = Cube
 """
+# A disk so slow that the next step ends before the checkpoint is written.
+SLOW_SAVE = """
+import time
+from hocket.runtime.checkpoint import manager
+
+def save(*arguments, to_disk=manager.save):
+    time.sleep(1)
+    return to_disk(*arguments)
+
+manager.save = save
+"""
 LARGE = "if self.taken > 60 and i == 7: return self.x[i] * 1e200, self.y[i]"
 
 
@@ -42,6 +53,16 @@ def test_stop_names_the_place_and_keeps_the_last_checkpoint(tmp_path: Path) -> N
     assert sum("searching for the origin" in note for note in listener.notes) == 1
     assert workers_left() == []
     assert train(job, plan("flush"), steps=1, checkpoint=saved, resume=True).steps == (step - 1) // 3 * 3
+
+
+def test_the_error_names_a_checkpoint_that_was_still_being_written(tmp_path: Path) -> None:
+    """The step after a checkpoint is not finite, and ends before the checkpoint is complete."""
+    job, saved = write_job(tmp_path, start=OVERFLOW + SLOW_SAVE, trouble=LARGE), tmp_path / "saved"
+    with pytest.raises(NotFinite) as caught:
+        train(job, plan("flush"), steps=FOREVER, checkpoint=saved, every=1)
+    step = int(caught.value.place.removeprefix("step "))
+    assert names_in(saved)[-1] == f"step-{step - 1:08d}"
+    assert f"step-{step - 1:08d}. " in caught.value.next_step
 
 
 def test_skip_leaves_the_update_out_on_all_workers(tmp_path: Path) -> None:

@@ -180,9 +180,7 @@ class CheckpointManager:
             more = f" and {len(spoiled) - 1} more" if len(spoiled) > 1 else ""
             text = f"{spoiled[0]}{more} after step {step}"
             if not self._goes_on:
-                raise not_finite(
-                    step - 1, text, "the step before it had finite gradients", str(self.path or "") or None
-                )
+                raise not_finite(step - 1, text, "the step before it had finite gradients", self.newest())
             speak({"event": "note", "text": f"no checkpoint is written, because weights are not finite: {text}"})
             return
         state = {f"model.{name}": tensor for name, tensor in self._unheld_of(engine).items()} | state
@@ -221,6 +219,15 @@ class CheckpointManager:
         except WorkerLost:
             self._thread.check()
             raise
+
+    def newest(self) -> str | None:
+        """Wait until the last checkpoint is written, and return the value of `path` as text.
+
+        Raises:
+            InputError: it could not be written. Every worker raises the same error.
+        """
+        self.finish()
+        return None if self.path is None else str(self.path)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is written.

@@ -7,6 +7,8 @@ Devices that did not know of the finding may have stepped before the run ended. 
 rounding or a single update removes. The error then says so.
 """
 
+from collections.abc import Callable
+
 from hocket.errors import HocketError
 from hocket.runtime.engine.distributed import Worker
 from hocket.runtime.kv_exchange import KVExchange
@@ -19,14 +21,14 @@ from hocket.runtime.progress.segments import RunSegment
 _NOT_AGAIN = "a replay of this step, with the weights that each device has now, was finite"
 
 
-def check_guards(engine: Worker, board: KVExchange, watched: Watched, checkpoint: str | None) -> None:
+def check_guards(engine: Worker, board: KVExchange, watched: Watched, newest: Callable[[], str | None]) -> None:
     """Raise an error if the guard of any worker has a finding.
 
     This is a collective call of all workers.
 
     Arguments:
         watched: this worker's observer.
-        checkpoint: path of the newest checkpoint of this run, for the error.
+        newest: returns the path of the newest checkpoint of this run, for the error.
 
     Raises:
         NotFinite: the same error on every worker. It names the origin if a replay of the step shows it.
@@ -44,7 +46,7 @@ def check_guards(engine: Worker, board: KVExchange, watched: Watched, checkpoint
         raise
     except Exception as error:  # the model's code may fail on such numbers
         where = f"the search for the origin failed: {type(error).__name__}: {error}"
-    raise not_finite(first.step, first.text, where, checkpoint, can_skip=engine.program.rule.synchronous)
+    raise not_finite(first.step, first.text, where, newest(), can_skip=engine.program.rule.synchronous)
 
 
 def _where(engine: Worker, board: KVExchange, watched: Watched, first: Finding) -> str:

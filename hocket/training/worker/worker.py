@@ -101,7 +101,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
         evaluates = None if evaluations is None else evaluations.every or options.steps
         asked = (pace, start, options.steps, _every(options, start), evaluates)
         end = last_step(*asked)
-        checkpoint = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
+        checkpoint = checkpoints.newest() if checkpoints is not None else None
         norms = rank_info.rank == 0 and engine.device.updates.has_norm
         if norms:
             engine.device.updates.on_norm = watched.norm
@@ -139,8 +139,7 @@ def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExcha
                     "of a step"
                 )
             if options.on_nan != "go":
-                newest = str(checkpoints.path) if checkpoints is not None and checkpoints.path is not None else None
-                check_guards(engine, board, watched, newest)
+                check_guards(engine, board, watched, lambda: checkpoints.newest() if checkpoints is not None else None)
             step, enough, best, loss = segment.first_step + steps, "", False, None
             if evaluations is not None and segment.evaluates and not watched.stopped:
                 evaluations.run(step, speak)
