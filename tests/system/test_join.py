@@ -1,14 +1,11 @@
 """Training as one of torchrun's workers: without a watcher above them, workers watch each other."""
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.training.train import train
 from tests.limits import HUNG_S
 from tests.system.tiny import plan, reference, write_job
+from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 
@@ -34,45 +32,12 @@ except HocketError as error:
     sys.exit(error.exit_code)
 """
 
-Process = "subprocess.Popen[str]"
-
 
 def command(folder: Path, **options: object) -> list[str]:
     """One worker's command line behind `python`."""
     (folder / "script.py").write_text(SCRIPT)
     plan("flush").save(folder / "plan.yaml")
     return [str(folder / "script.py"), str(folder / "job.py"), str(folder / "plan.yaml"), json.dumps(options)]
-
-
-@contextmanager
-def two_workers(folder: Path, **options: object) -> Iterator[list[Process]]:
-    """Two workers as torchrun starts them, but with no agent that would end one when the other dies."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started: list[Process] = []
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    try:
-        for rank in (0, 1):
-            environment = {**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            line = [sys.executable, *command(folder, **options)]
-            started.append(
-                subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            )
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-
-
-def wait_for_step(process: Process, step: int) -> None:
-    """Read what worker 0 prints until a step is done."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if f'"step": {step},' in line:
-            return
-    raise AssertionError(process.stderr.read() if process.stderr else "")
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -113,12 +78,11 @@ def test_torchrun_restarts_a_run(tmp_path: Path) -> None:
 def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
     """Nobody but the peer notices: it leaves with an error that names the lost worker, its own step and instruction."""
     write_job(tmp_path)
-    with two_workers(tmp_path, steps=10**6) as (first, second):
-        wait_for_step(first, 3)
+    with two_workers(tmp_path, command(tmp_path, steps=10**6)) as (first, second):
+        first.wait_for_step(3)
         second.kill()
-        _, said = first.communicate(timeout=HUNG_S)
-    assert first.returncode == 3, said
-    assert re.search(r"WorkerLost: .*lost device 1 at step \d+ in `(send|receive) ", said)
+        assert first.wait() == 3, first.err
+        assert re.search(r"WorkerLost: .*lost device 1 at step \d+ in `(send|receive) ", first.err)
 
 
 @pytest.mark.slow
@@ -126,9 +90,9 @@ def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
     """The worker that fails shows its error, and the other shows that error too, not its broken connection."""
     trouble = "assert not (self.taken == 30 and os.environ['RANK'] == '1'), 'no such sample'"
     write_job(tmp_path, trouble=trouble)
-    with two_workers(tmp_path, steps=10**6) as workers:
-        said = [process.communicate(timeout=HUNG_S)[1] for process in workers]
-        assert [process.returncode for process in workers] == [3, 2]
+    with two_workers(tmp_path, command(tmp_path, steps=10**6)) as workers:
+        assert [worker.wait() for worker in workers] == [3, 2]
+        said = [worker.err for worker in workers]
     assert "WorkerLost: worker 1 failed: Job.data[" in said[0]
     assert "InputError: Job.data[" in said[1]
     assert all("no such sample" in text for text in said)
@@ -139,12 +103,11 @@ def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
 def test_interrupt_of_one_stops_all(tmp_path: Path, signalled: int) -> None:
     """A signal to any worker ends all of them behind the same step, saved; the run goes on from there with local workers."""
     job, folder = write_job(tmp_path), tmp_path / "saved"
-    with two_workers(tmp_path, steps=10**6, checkpoint=str(folder)) as workers:
-        wait_for_step(workers[0], 3)
-        workers[signalled].send_signal(signal.SIGINT)
-        said = [process.communicate(timeout=HUNG_S) for process in workers]
-        assert [process.returncode for process in workers] == [0, 0], said
-    last = json.loads(said[0][0].splitlines()[-1])
+    with two_workers(tmp_path, command(tmp_path, steps=10**6, checkpoint=str(folder))) as workers:
+        workers[0].wait_for_step(3)
+        workers[signalled].signal(signal.SIGINT)
+        assert [worker.wait() for worker in workers] == [0, 0], [worker.err for worker in workers]
+        last = json.loads(workers[0].out.splitlines()[-1])
     assert last["stopped"]
     assert names_in(folder) == [f"step-{last['steps']:08d}"]
     if signalled:

@@ -7,9 +7,9 @@ import pytest
 from hocket.errors import InputError, NotFinite
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.training.train import train
-from tests.limits import HUNG_S
-from tests.system.test_join import two_workers
+from tests.system.test_join import command
 from tests.system.tiny import Recorder, plan, workers_left, write_job
+from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 
@@ -97,8 +97,10 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
 def test_torchruns_workers_end_together(tmp_path: Path) -> None:
     """Nobody watches them: the one that finds it has all drain, and each ends with the same error."""
     write_job(tmp_path, start=OVERFLOW, trouble=LARGE)
-    with two_workers(tmp_path, steps=FOREVER, checkpoint=str(tmp_path / "saved"), every=1000) as workers:
-        said = [process.communicate(timeout=HUNG_S)[1] for process in workers]
-        assert [process.returncode for process in workers] == [4, 4], "|||".join(said)
+    options = command(tmp_path, steps=FOREVER, checkpoint=str(tmp_path / "saved"), every=1000)
+    with two_workers(tmp_path, options) as workers:
+        ended = [worker.wait() for worker in workers]
+        said = [worker.err for worker in workers]
+        assert ended == [4, 4], "|||".join(said)
     assert all("NotFinite: step " in text and "it arose in the output of layer '1', stage 0" in text for text in said)
     assert names_in(tmp_path / "saved") == []
