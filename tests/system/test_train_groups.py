@@ -3,13 +3,12 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hocket.cli import main
 from hocket.errors import RefusedError, WorkerLost
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.plan import Plan, PlanStage
@@ -18,8 +17,8 @@ from hocket.profiling.job.job_file import load_job
 from hocket.program.trace.chrome import read_trace
 from hocket.training.train import train
 from hocket.training.verify.verify import verify
-from tests.limits import HUNG_S
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
+from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 
@@ -54,16 +53,15 @@ def groups(job: Path, depth: int, members: int, replicas: int, strategy: str = "
 
 
 @pytest.mark.slow
-def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
+def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pipeline and groups, by the command; one process; groups and replicas, on slices of the sequence; back: one run of one
     process's losses."""
     saved, losses = tmp_path / "saved", list[float]()
     first = replace(groups(gpt, 2, 2, 1), slices=True)
     first.save(tmp_path / "plan.yaml")
     options = ["--steps", "2", "--checkpoint", str(saved), "--trace", str(tmp_path / "trace.json"), "--json"]
-    command = [sys.executable, "-m", "hocket", "train", str(gpt), str(tmp_path / "plan.yaml"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=True)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert main(["train", str(gpt), str(tmp_path / "plan.yaml"), *options]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     losses += [line["loss"] for line in lines if "loss" in line]
     assert sorted(lines[-1]["peak_memory_bytes"]) == ["0", "1", "2", "3"]
     along = replace(groups(gpt, 1, 2, 2), sequence_parallel=True)
@@ -179,11 +177,10 @@ def test_torchrun(gpt: Path, tmp_path: Path) -> None:
     """Members that torchrun started give the same losses."""
     chosen = groups(gpt, 1, 2, 1)
     chosen.save(tmp_path / "plan.yaml")
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hocket"]
-    command = [*run, "train", str(gpt), str(tmp_path / "plan.yaml"), "--steps", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
-    assert done.returncode == 0, done.stderr
-    *steps, last = [json.loads(line) for line in done.stdout.splitlines()]
+    words = ["-m", "hocket", "train", str(gpt), str(tmp_path / "plan.yaml"), "--steps", "2", "--json"]
+    with two_workers(tmp_path, words) as workers:
+        assert [worker.wait() for worker in workers] == [0, 0], [worker.err for worker in workers]
+        *steps, last = [json.loads(line) for line in workers[0].out.splitlines()]
     found = [step["loss"] for step in steps if "loss" in step]
     assert found == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 2), rel=1e-8)
     assert sorted(last["peak_memory_bytes"]) == ["0", "1"]

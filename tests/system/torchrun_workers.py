@@ -33,7 +33,7 @@ class Worker:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = fork_server.start(
                 __name__,
-                [json.dumps(variables), *words],
+                [json.dumps(variables), str(folder), *words],
                 worker_environment(1),
                 out=out.fileno(),
                 handles=[err.fileno()],
@@ -90,13 +90,14 @@ def two_workers(folder: Path, words: Sequence[str]) -> Iterator[list[Worker]]:
 
 
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
-    """Become `python` with the words behind it, in a fork."""
-    variables, *words = arguments
+    """Become `python` with its words, in a folder."""
+    variables, folder, *words = arguments
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ |= json.loads(variables)
+    os.chdir(folder)
     os.dup2(handles[0], sys.stderr.fileno())
     module = words[0] == "-m"
     sys.argv = words[module:]
