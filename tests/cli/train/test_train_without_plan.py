@@ -17,6 +17,7 @@ from hocket.training.auto_plan import auto_plan
 from tests.cli.conftest import JOB, Run
 from tests.limits import HUNG_S
 from tests.paths import ROOT
+from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 
@@ -246,10 +247,21 @@ def test_refusals(
     assert not Path(".hocket").exists()
 
 
+# The command, with short measurements of links: their figures do not matter here.
+COMMAND = """
+from hocket.cli import run
+from hocket.training.auto_plan import auto_plan
+
+auto_plan.LINKS_BUDGET_S, auto_plan.LINKS_EFFORT = 0.3, 0.2
+run()
+"""
+
+
 def under_torchrun(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run the command as two workers of torchrun."""
+    (folder / "command.py").write_text(COMMAND)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    command += ["--standalone", "-m", "hocket", "train", *arguments]
+    command += ["--standalone", "command.py", "train", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env=environment, timeout=HUNG_S, check=False
@@ -265,10 +277,11 @@ def test_torchruns_workers_plan_once(tmp_path: Path) -> None:
     assert all(found.stderr.count(words) == 1 for words in MEASURED), found.stderr
     before = kept(tmp_path)
     assert len(Plan.read(one(tmp_path, "plan")).worker_devices) == 2
-    again = under_torchrun("job.py", "--steps", "2", "--json", folder=tmp_path)
-    assert "kept from an earlier run" in again.stderr
+    with two_workers(tmp_path, ["command.py", "train", "job.py", "--steps", "2", "--json"]) as again:
+        assert [worker.wait() for worker in again] == [0, 0], [worker.err for worker in again]
+        assert sum("kept from an earlier run" in worker.err for worker in again) == 1
+        assert losses_in(again[0].out) == losses_in(found.stdout)
     assert kept(tmp_path) == before
-    assert losses_in(again.stdout) == losses_in(found.stdout)
 
 
 @pytest.mark.slow
