@@ -58,7 +58,7 @@ def test_the_five_names_work_however_they_are_imported() -> None:
     # One process forks for each way: nothing of the package is loaded before the fork.
     script = (
         "import os, sys\n"
-        "import numpy, pydantic\n"  # what takes long and is not ours
+        "import numba, numpy, pydantic, ruamel.yaml\n"  # what takes long and is not ours
         "for way in sys.argv[2:]:\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"

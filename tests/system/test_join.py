@@ -14,8 +14,8 @@ from hocket.errors import WorkerLost
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.training.train import train
 from tests.limits import HUNG_S
+from tests.runtime.helpers.torchrun_workers import two_workers
 from tests.system.tiny import plan, reference, write_job
-from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 

@@ -7,9 +7,9 @@ import pytest
 from hocket.errors import InputError, NotFinite
 from hocket.runtime.checkpoint.checkpoint import names_in
 from hocket.training.train import train
+from tests.runtime.helpers.torchrun_workers import two_workers
 from tests.system.test_join import command
 from tests.system.tiny import Recorder, plan, workers_left, write_job
-from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 

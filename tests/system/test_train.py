@@ -336,63 +336,74 @@ def test_a_job_instead_of_its_file(tmp_path: Path) -> None:
         train(job, plan("flush"), steps=2)
 
 
-# A script that makes its job in Python: where it stands, and how it is handed to train, differ.
+# A script that makes its job in Python: where the job is made, and how it is handed to train, differ.
 SCRIPT = """
 {job}
 
-def make_job():
-    {seed}
-    model = nn.Sequential(
+def model():
+    return nn.Sequential(
         nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3)
     ).double()
+
+def job_of(model):
     return Job(model, nn.functional.cross_entropy, Data(), lambda p: torch.optim.Adam(p, lr=0.01), batch_size=8, name="tiny")
 
+def with_seed():
+    torch.manual_seed(0)
+    return job_of(model())
+
+def without_seed():
+    torch.seed()
+    return job_of(model())
+
 def with_width(width):
-    return replace(make_job(), seed=width)
+    return replace(with_seed(), seed=width)
 
 def main():
     import json
     import hocket
-    print(json.dumps(hocket.train({given}, "plan.yaml", steps=2).losses))
+    for given in ({given}):
+        try:
+            print(json.dumps(hocket.train(given(), "plan.yaml", steps=2).losses))
+        except hocket.errors.HocketError as error:
+            {then}
 
 {guard}main()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "seed", "guard", "error"),
-    [
-        ("job", "", 'if __name__ == "__main__": ', ""),
-        ("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', ""),
-        ("make_job()", "torch.seed()", 'if __name__ == "__main__": ', "a different job"),
-        (
-            "with_width(3)",
-            "torch.manual_seed(0)",
-            'if __name__ == "__main__": ',
-            "a Job that other processes cannot create",
-        ),
-        ("job", "", "", 'script.py: found a call of hocket.train; expected a call under `if __name__ == "__main__":`'),
-    ],
-    ids=["at the top", "a function", "no seed", "changed by arguments", "no guard"],
-)
-def test_a_script_that_makes_its_job(tmp_path: Path, given: str, seed: str, guard: str, error: str) -> None:
-    """Workers make the job again from the script, and train it as they would train a job file; what they cannot is one error."""
-    path = write_job(tmp_path)
-    text = path.read_text().replace("import torch\n", "from dataclasses import replace\n\nimport torch\n")
-    script = SCRIPT.format(job=text, given=given, seed=seed, guard=guard)
-    (tmp_path / "script.py").write_text(script)
-    plan("flush").save(tmp_path / "plan.yaml")
+def script_output(folder: Path, given: str, guard: str, then: str) -> "subprocess.CompletedProcess[str]":
+    """Run the script, which hands these jobs to train, one after the other; `then` is done after an error."""
+    text = write_job(folder).read_text().replace("import torch\n", "from dataclasses import replace\n\nimport torch\n")
+    (folder / "script.py").write_text(SCRIPT.format(job=text, given=given, guard=guard, then=then))
+    plan("flush").save(folder / "plan.yaml")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    if error:
-        assert done.returncode == 1
-        assert error in done.stderr.splitlines()[-1]
-        assert done.stdout == ""
-    else:
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == reference(path, plan("flush"), 2)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_script_that_makes_its_job(tmp_path: Path) -> None:
+    """Workers make the job again from the script, and train it as they would train a job file.
+
+    Where they cannot, there is one error.
+    """
+    given = "lambda: job, with_seed, without_seed, lambda: with_width(3)"
+    done = script_output(tmp_path, given, 'if __name__ == "__main__": ', "print(json.dumps(str(error)))")
+    assert done.returncode == 0, done.stderr
+    at_the_top, by_function, unlike, changed = map(json.loads, done.stdout.splitlines())
+    assert at_the_top == by_function == reference(tmp_path / "job.py", plan("flush"), 2)
+    assert "a different job" in unlike
+    assert "a Job that other processes cannot create" in changed
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard(tmp_path: Path) -> None:
+    """Workers that import it would train again: the error says what to write."""
+    done = script_output(tmp_path, "lambda: job,", "", "raise")
+    expected = 'script.py: found a call of hocket.train; expected a call under `if __name__ == "__main__":`'
+    assert (done.returncode, done.stdout) == (1, "")
+    assert expected in done.stderr.splitlines()[-1]
 
 
 def test_a_job_that_nobody_can_make_again(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from hocket.profiling.job.job_file import load_job
 from hocket.program.trace.chrome import read_trace
 from hocket.training.train import train
 from hocket.training.verify.verify import verify
+from tests.runtime.helpers.torchrun_workers import two_workers
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
-from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 

@@ -17,7 +17,7 @@ from hocket.training.auto_plan import auto_plan
 from tests.cli.conftest import JOB, Run
 from tests.limits import HUNG_S
 from tests.paths import ROOT
-from tests.system.torchrun_workers import two_workers
+from tests.runtime.helpers.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 

@@ -16,8 +16,8 @@ from hocket.runtime.checkpoint.checkpoint import names_in, newest
 from hocket.runtime.kv_exchange import KVExchange
 from hocket.training.callbacks.step_info import StepInfo
 from hocket.training.train import train
+from tests.runtime.helpers.torchrun_workers import two_workers
 from tests.system.tiny import Recorder, plan, reference, workers_left, write_job
-from tests.system.torchrun_workers import two_workers
 
 pytestmark = pytest.mark.workers
 

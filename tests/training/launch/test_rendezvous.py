@@ -1,27 +1,23 @@
 """Rendezvous of workers under torchrun, and messages while they wait."""
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, WorkerLost
 from hocket.training.launch.rendezvous import meet, own_keys
-from tests.limits import HUNG_S
+from tests.runtime.helpers.torchrun_workers import Worker
 
 pytestmark = pytest.mark.workers
 
 WAITING = """
-import signal
 import sys
 from hocket.training.launch.rendezvous import meet
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which who starts tests in the background may have taken away
 print("waiting", flush=True)
 meet(int(sys.argv[1]), 2, print)
 """
@@ -44,31 +40,22 @@ def place(monkeypatch: pytest.MonkeyPatch, host: str, port: int | str) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.thinned(most=1)
-def test_who_waits_can_leave(rank: int, number: signal.Signals) -> None:
+def test_who_waits_can_leave(tmp_path: Path, rank: int, number: signal.Signals) -> None:
     """A worker that waits for others ends within seconds of a signal.
 
     It does not wait for minutes inside torch.
     """
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environment |= {"RANK": str(rank), "WORLD_SIZE": "2"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITING, str(rank)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    (tmp_path / "waiting.py").write_text(WAITING)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": str(rank)}
+    worker = Worker(tmp_path, meeting, ["waiting.py", str(rank)])
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
+        worker.wait_for("waiting\n")
         time.sleep(0.5)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=HUNG_S)
-        assert process.returncode != 0
-        assert "c10d" not in said
+        worker.signal(number)
+        assert worker.wait() != 0
+        assert "c10d" not in worker.err
     finally:
-        process.kill()
-        process.wait()
+        worker.kill()
 
 
 @pytest.mark.slow

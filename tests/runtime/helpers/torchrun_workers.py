@@ -1,4 +1,4 @@
-"""Two workers as torchrun starts them, without the agent that ends one worker when the other dies.
+"""Workers as torchrun starts them, without the agent that ends one worker when another one dies.
 
 The workers are forks of a process that has loaded torch (hocket/training/launch/fork_server.py): each starts some
 seconds earlier than a new interpreter.
@@ -56,8 +56,12 @@ class Worker:
 
     def wait_for_step(self, step: int) -> None:
         """Wait until this worker, which is the first one, has printed the line of a step."""
+        self.wait_for(f'"step": {step},')
+
+    def wait_for(self, words: str) -> None:
+        """Wait until this worker has printed these words."""
         end_s = time.monotonic() + HUNG_S
-        while f'"step": {step},' not in self.out:
+        while words not in self.out:
             assert self._process.poll() is None, self.err
             assert time.monotonic() < end_s, self.err
             time.sleep(_LOOK_S)
