@@ -76,13 +76,30 @@ def make_environment() -> None:
             "This Python has neither ensurepip nor pip. Some systems pack them apart: "
             f"install python{sys.version_info.major}.{sys.version_info.minor}-venv, then run this again."
         )
-    call([*pip, "install", "--quiet", "-c", "constraints.txt", "-e", ".[test,hf,docs]"], "Installing")
+    call([*pip, "install", "--quiet", "--no-compile", "-c", "constraints.txt", "-e", ".[test,hf,docs]"], "Installing")
+    for packages in (*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")):
+        compile_packages(packages, BIN / "python")
     link_compiled(VENV / "lib", COMPILED)
     STAMP.write_text(wanted())
 
 
+def compile_packages(installed: Path, python: Path) -> None:
+    """Compile installed packages on all cores; pip would use one.
+
+    Some packages contain files for other versions of Python. They stay as they are.
+    """
+    files = {path: sum(1 for _ in path.rglob("*.py")) for path in installed.iterdir()}
+    packages = sorted(files, key=lambda path: (-files[path], path.name))
+    cores = os.cpu_count() or 1
+    shares = [packages[core::cores] for core in range(cores)]
+    commands = [[str(python), "-m", "compileall", "-qq", *map(str, share)] for share in shares if share]
+    beside_sources = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
+    for process in [subprocess.Popen(command, env=beside_sources) for command in commands]:
+        process.wait()
+
+
 def link_compiled(installed: Path, prefix: Path) -> None:
-    """Link the files that pip compiled to where Python looks for them with PYTHONPYCACHEPREFIX.
+    """Link compiled files to where Python looks for them with PYTHONPYCACHEPREFIX.
 
     Without the links, the first checks compile torch and all other packages once more.
     """

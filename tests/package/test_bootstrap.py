@@ -26,6 +26,16 @@ def bootstrap() -> ModuleType:
     return module
 
 
+def test_packages_are_compiled(bootstrap: ModuleType, tmp_path: Path) -> None:
+    """Every file of every package, but one that this Python cannot read."""
+    for name, text in (("a/b/c.py", "x = 1"), ("d.py", "y = 2"), ("e/old.py", "print 'x'"), ("e/new.py", "z = 3")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    bootstrap.compile_packages(tmp_path, Path(sys.executable))
+    compiled = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
+    assert compiled == {"c", "d", "new"}
+
+
 def test_what_pip_compiled_is_not_compiled_again(bootstrap: ModuleType, tmp_path: Path) -> None:
     """A file with a wrong content imports as its compiled one: Python took the link and did not compile."""
     package = tmp_path / "lib" / "package"
