@@ -170,8 +170,9 @@ def _print(found: "SizedSearch", limit: int) -> None:
     figures = [f"iteration ({unit})", "samples/s", "TFLOP/s", "of peak", "bubble", f"memory ({size})"]
     columns = ["strategy", "config", "micro", "recompute", *figures]
     billions = show_number(found.model.parameters / 1e9)
+    active = f" ({show_number(found.model.active_parameters / 1e9)} active)" if found.model.experts else ""
     print_table(
-        f"{found.model.name}, {billions} billion parameters: {_counts(found)}",
+        f"{found.model.name}, {billions} billion parameters{active}: {_counts(found)}",
         columns,
         rows,
         right=(2, 4, 5, 6, 7, 8, 9),

@@ -36,7 +36,8 @@ def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
         return None
     found, devices = planned.found, planned.part.devices
     achieved = found.model.model_flops(found.batch_size) / found.written.iteration_s / devices
-    return equation_4_4_s(planned.goal.samples * found.model.sequence, found.model.parameters, devices, achieved)
+    used = found.model.active_parameters
+    return equation_4_4_s(planned.goal.samples * found.model.sequence, used, devices, achieved)
 
 
 def plan_sizes(

@@ -12,6 +12,7 @@ s b h (34 + 5 a s / h) / t on slices.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hocket.profiling.analytic.experts import NetworkCost, network_of
 from hocket.profiling.analytic.operators import MemoryPass, Operator, Product
 from hocket.profiling.analytic.transformer import Transformer
 
@@ -120,13 +121,30 @@ def _passes(of: Transformer, elements: float, *each: Sequence[float]) -> tuple[M
     return tuple(MemoryPass(elements * sum(one)) for one in each)
 
 
+def _network(of: _BlockSizes) -> NetworkCost:
+    """Return the cost of a block's feed-forward network, or of its experts."""
+    model, rows, h, t, e = of.model, of.rows, of.model.hidden, of.tensor, _ELEMENT
+    if model.experts:
+        return network_of(model.experts, rows, h, model.gated, t)
+    into = Product(rows, h, (2 if model.gated else 1) * model.inner / t)
+    out = Product(rows, model.inner / t, h)
+    biasing: tuple[Sequence[float], ...] = ((e, e),) if model.biases else ()
+    act = _passes(model, of.inner, *biasing, (e, e, e) if model.gated else (e, e))
+    act_backward = MemoryPass(of.inner * e * (5 if model.gated else 3))
+    return NetworkCost(
+        (into, *act, out),
+        (*out.backward, act_backward, *into.backward),
+        stash_bytes=of.inner * e * (3 if model.gated else 2),
+        working_bytes=of.inner * e * 2,
+    )
+
+
 def _block(of: _BlockSizes) -> BlockCost:
     model, rows, h, t = of.model, of.rows, of.model.hidden, of.tensor
     e = _ELEMENT
     query = Product(rows, h, (h + 2 * model.key_heads * model.head) / t)
     back = Product(rows, h / t, h)
-    into = Product(rows, h, (2 if model.gated else 1) * model.inner / t)
-    out = Product(rows, model.inner / t, h)
+    network = _network(of)
     inside, inside_backward, again, kept = _attention(of)
     norm, norm_backward = MemoryPass(2 * e * of.outside), MemoryPass(3 * e * of.outside)
     # Bias, dropout and the sum with the residual.
@@ -134,11 +152,9 @@ def _block(of: _BlockSizes) -> BlockCost:
     biasing: tuple[Sequence[float], ...] = ((e, e),) if model.biases else ()
     end = _passes(model, of.outside, *biasing, *dropping, (e, e, e))
     end_backward = MemoryPass(of.outside * (2 * e + _MASK)) if model.dropout else MemoryPass(0.0)
-    act = _passes(model, of.inner, *biasing, (e, e, e) if model.gated else (e, e))
-    act_backward = MemoryPass(of.inner * e * (5 if model.gated else 3))
-    forward = (norm, query, *inside, back, *end, norm, into, *act, out, *end)
+    forward = (norm, query, *inside, back, *end, norm, *network.forward, *end)
     backward = (
-        *(end_backward, *out.backward, act_backward, *into.backward, norm_backward),
+        *(end_backward, *network.backward, norm_backward),
         *(end_backward, *back.backward, *inside_backward, *query.backward, norm_backward),
         *(MemoryPass(3 * e * of.outside),) * 2,  # sums of gradients at the two residual connections
     )
@@ -149,7 +165,7 @@ def _block(of: _BlockSizes) -> BlockCost:
         + of.hidden / t * e * 2  # queries, and the input of the output projection
         + of.keys * e * 2
         + kept
-        + of.inner * e * (3 if model.gated else 2)
+        + network.stash_bytes
     )
     return BlockCost(
         "block",
@@ -159,7 +175,7 @@ def _block(of: _BlockSizes) -> BlockCost:
         of.outside * e,
         stash,
         # With slices, the gathered input of column-parallel layers exists while they read it.
-        working_bytes=of.hidden * e * (2 if of.along else 1) + of.inner * e * 2,
+        working_bytes=of.hidden * e * (2 if of.along else 1) + network.working_bytes,
         again=again,
         again_bytes=kept if again else 0.0,
         # With slices: before column-parallel and after row-parallel layers, in forward and backward. The backward

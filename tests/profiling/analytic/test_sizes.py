@@ -116,6 +116,8 @@ PUBLISHED = {
     "llama-3.1-405b": 405.853,
     "bert-large": 0.335,
     "gpt2-xl": 1.558,
+    "mixtral-8x7b": 46.703,
+    "qwen1.5-moe-a2.7b": 14.316,
 }
 
 
@@ -143,15 +145,15 @@ def test_a_name_that_is_none() -> None:
     ("config", "found"),
     [
         (
-            {"model_type": "mixtral", "num_local_experts": 8},
-            r"'mixtral', a mixture of experts \(num_local_experts: 8\)",
+            {"model_type": "phimoe", "num_local_experts": 16},
+            r"'phimoe', a mixture of experts \(num_local_experts: 16\)",
         ),
         ({"model_type": "deepseek_v3", "n_routed_experts": 256}, r"'deepseek_v3', a mixture of experts"),
         ({"model_type": "qwen3_moe", "num_experts": 128}, r"'qwen3_moe', a mixture of experts"),
         ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, r"'dbrx', a mixture of experts"),
         (
             {"model_type": "llama", **LLAMA, "num_local_experts": 4},
-            r"num_local_experts: 4; expected a model without experts",
+            r"num_local_experts: 4; expected a model of type llama without experts",
         ),
     ],
 )
@@ -190,6 +192,13 @@ MODELS = [
     ("Llama", "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2, "tie_word_embeddings": True}),
     ("Mistral", "MistralForCausalLM", {**SMALL, "num_key_value_heads": 3, "head_dim": 16}),
     ("Qwen2", "Qwen2ForCausalLM", {**SMALL, "num_key_value_heads": 2}),
+    ("Mixtral", "MixtralForCausalLM", {**SMALL, "num_key_value_heads": 2, "num_local_experts": 5}),
+    ("Qwen2Moe", "Qwen2MoeForCausalLM", {}),
+    (
+        "Qwen2Moe",
+        "Qwen2MoeForCausalLM",
+        {**SMALL, "num_key_value_heads": 3, "num_experts": 7, "moe_intermediate_size": 40, "qkv_bias": False},
+    ),
     ("Bert", "BertForMaskedLM", {}),
     ("Bert", "BertForMaskedLM", {**SMALL, "type_vocab_size": 5}),
 ]
@@ -223,6 +232,8 @@ def test_parameters_of_the_real_model(tmp_path: Path, kind: str, model: str, cha
             {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
         ),
         ("llama-2-7b", "Llama", {"max_position_embeddings": 4096, "num_key_value_heads": 32}),
+        ("mixtral-8x7b", "Mixtral", {"max_position_embeddings": 4096, "tie_word_embeddings": False}),
+        ("qwen1.5-moe-a2.7b", "Qwen2Moe", {"max_position_embeddings": 8192, "tie_word_embeddings": False}),
     ],
 )
 def test_published_as_the_library_has_them(tmp_path: Path, name: str, kind: str, changes: dict[str, Any]) -> None:
@@ -231,6 +242,7 @@ def test_published_as_the_library_has_them(tmp_path: Path, name: str, kind: str,
     found = open_model(tmp_path / "config.json")
     assert isinstance(found, Transformer)
     ours = published(name)
-    assert replace(found, name=name, source=ours.source, kv_heads=0, feed_forward=found.inner) == replace(
-        ours, kv_heads=0, feed_forward=ours.inner
+    given, expected = (
+        replace(one, kv_heads=one.key_heads, feed_forward=0 if one.experts else one.inner) for one in (found, ours)
     )
+    assert replace(given, name=name, source=ours.source) == expected

@@ -1,4 +1,4 @@
-"""Reader of a Hugging Face `config.json` (GPT-2, BERT and Llama families).
+"""Reader of a Hugging Face `config.json` (GPT-2, BERT and Llama families, and Mixtral and Qwen2-MoE).
 
 Rules of this file: the transformers library is not used. An unknown option that would change the number of parameters
 or the operators is refused by name. The model is the one that is trained, with the vocabulary's output layer
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hocket.errors import InputError
+from hocket.profiling.analytic.experts import Experts
 from hocket.profiling.analytic.transformer import Transformer
 
 _Config = dict[str, Any]
@@ -33,13 +34,13 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
             raise InputError(
                 f"{place}: model_type",
                 f"{found}, a mixture of experts ({experts})",
-                f"a model without experts (its type one of {known}), because the analytic model has no experts",
+                f"one of {known}, because the analytic model does not describe these experts",
                 _PROFILE,
             )
         step = f"If its blocks are like those of a known type, describe its sizes in a YAML file (docs/how-to/plan-without-devices.md). {_PROFILE}"
         raise InputError(f"{place}: model_type", found, f"one of {known}", step)
-    if experts := _experts(config):
-        raise InputError(place, experts, "a model without experts; the analytic model has none", _PROFILE)
+    if kind not in _OF_EXPERTS and (experts := _experts(config)):
+        raise InputError(place, experts, f"a model of type {kind} without experts", _PROFILE)
     read = _ConfigReader(config, place)
     if config.get("add_cross_attention"):
         raise InputError(f"{place}: add_cross_attention", "true", "false: the analytic model has no cross-attention")
@@ -187,10 +188,31 @@ def _qwen2(read: _ConfigReader) -> dict[str, Any]:
     return {**_llama(read), "query_biases": True}
 
 
+def _mixtral(read: _ConfigReader) -> dict[str, Any]:
+    found = _mistral(read)
+    experts = Experts(read.whole("num_local_experts", 8), read.whole("num_experts_per_tok", 2), found["feed_forward"])
+    return {**found, "feed_forward": 0, "experts": experts}
+
+
+def _qwen2_moe(read: _ConfigReader) -> dict[str, Any]:
+    read.must_be("decoder_sparse_step", 1)
+    read.must_be("mlp_only_layers", [])
+    experts = Experts(
+        count=read.whole("num_experts", 60),
+        per_token=read.whole("num_experts_per_tok", 4),
+        feed_forward=read.whole("moe_intermediate_size", 1408),
+        shared_feed_forward=read.whole("shared_expert_intermediate_size", 5632),
+        shared_gate=True,
+    )
+    biases = read.truth("qkv_bias", True)
+    return {**_qwen2(read), "query_biases": biases, "feed_forward": 0, "experts": experts}
+
+
+_OF_EXPERTS: dict[str, Callable[[_ConfigReader], dict[str, Any]]] = {"mixtral": _mixtral, "qwen2_moe": _qwen2_moe}
 _KINDS: dict[str, Callable[[_ConfigReader], dict[str, Any]]] = {
     "bert": _bert,
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
-}
+} | _OF_EXPERTS
