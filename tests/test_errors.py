@@ -15,6 +15,11 @@ def test_a_message_has_its_four_parts_in_order() -> None:
     assert str(error) == "plan.yaml: stages.2: found 'x'; expected a number. Write a number."
 
 
+def test_a_message_keeps_its_lines() -> None:
+    """A part of several lines is shown as such; other control characters are escaped."""
+    assert str(InputError("job.py", "a\nb\x07")) == "job.py: found a\nb\\x07"
+
+
 def test_parts_that_are_missing_leave_no_trace() -> None:
     """A part that is not known leaves no punctuation behind."""
     assert str(InputError("plan.yaml")) == "plan.yaml"

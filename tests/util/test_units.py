@@ -40,6 +40,7 @@ def test_bytes(amount: float, text: str) -> None:
         (119, "119 s"),
         (159.4, "159 s"),
         (999.6, "16.7 min"),
+        (1e-3 * 0.9995, "1 ms"),  # the border itself
         (-0.5, "-500 ms"),
     ],
 )

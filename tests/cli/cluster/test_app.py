@@ -111,6 +111,14 @@ def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Pa
     assert ask(run, "simulate late.json workers.yaml -p min_cost_slo --json").json["notes"] == []
 
 
+def test_the_group_alone_shows_its_commands(run: Run) -> None:
+    """`hocket cluster` prints its help, as `hocket` does."""
+    found = run("cluster")
+    assert found.code == 2
+    assert "Usage: hocket cluster" in found.out + found.err
+    assert "policies  List the scheduling policies" in found.out + found.err
+
+
 def test_policies_are_listed(run: Run) -> None:
     """All that the room has."""
     found = run("cluster", "policies", "--json")

@@ -103,6 +103,7 @@ SEARCHES: dict[str, Sequence[Sequence[str]]] = {
     "by_sizes": (
         ("plan", "gpt2-xl", SERVERS, "-B", "64", "--candidates", "-o", "plan.yaml"),
         ("plan", "bert-large", SERVERS, "-B", "512", "--tensor", "4", "--recompute", "full", "--json"),
+        ("plan", "mixtral-8x7b", SERVERS, "-B", "512", "--tensor", "2", "--recompute", "full"),
         ("simulate", "plan.yaml"),
     ),
 }

@@ -66,7 +66,10 @@ def test_a_deadline(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 < goal["devices"] < 8
     assert goal["training_s"] <= 1.6 * whole
     assert {part["reason"] for part in goal["parts"] if part["devices"] < goal["devices"]} == {"too slow"}
-    assert "fewest devices that meet the deadline" in said(capsys, *WORDS, *asked)
+    text = said(capsys, *WORDS, *asked)
+    assert "fewest devices that meet the deadline" in text
+    slow = [part["devices"] for part in goal["parts"] if part["reason"] == "too slow"]
+    assert f"  too slow: {len(slow)} part" in text
     error = document(capsys, *WORDS, "--samples", "160000", "--deadline", f"{0.5 * whole}s", code=2)["error"]
     assert "at best, on servers" in error["found"]
     text = said(capsys, *WORDS, "--samples", "160000", "--deadline", f"{0.5 * whole}s", "--objective", "time")

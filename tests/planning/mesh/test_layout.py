@@ -101,6 +101,17 @@ def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompu
             assert bound.seconds == pytest.approx(found.iteration_s, rel=0.02)
 
 
+def test_a_bound_holds_where_senders_copy() -> None:
+    """Messages that the sender copies cost the bound nothing: it stays a number, and below the simulation."""
+    cluster = replace(SERVERS, sender_copies=True)
+    own = LayoutSpace.of(source, cluster, LayoutFamily(1, "none", (1,), strategies=("flush",)))
+    deep = [mesh for mesh in own.meshes(8) if mesh.depth > 1]
+    assert deep
+    for mesh in deep:
+        space, choice = own.choice(mesh, 8)
+        assert 0 < own.bound(mesh).seconds <= predict_choice(space, mesh.strategy, choice).iteration_s * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("recompute", "close"), [("none", 0.85), ("full", 0.3)])
 def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) -> None:
     """Byte bounds are close if stashes and received messages dominate."""

@@ -3,12 +3,13 @@
 from itertools import accumulate, count
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.runtime.engine.recorder import InstructionRecord
 from hocket.training.calibrate import engine_overhead
-from hocket.training.calibrate.engine_overhead import instruction_s, post_s
+from hocket.training.calibrate.engine_overhead import instruction_s, message_s, post_s
 
 
 def test_what_does_not_grow_with_the_layers_is_the_engines() -> None:
@@ -48,3 +49,22 @@ def test_the_time_to_post_is_the_mean_over_receives_and_sends(monkeypatch: pytes
     assert post_s(4) == 4.0
     monkeypatch.setattr(dist, "get_rank", lambda: 2)
     assert post_s(4) == 0.0
+
+
+def test_a_message_is_the_output_of_the_first_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the width that the next stage reads, and takes from the end of one forward to the begin of the other."""
+    forward = [InstructionRecord(Instruction(Kind.FORWARD, 0, m, 0, COMPUTE), 10.0 * m, 10.0 * m + 1) for m in range(8)]
+
+    def gather(gathered: list[torch.Tensor], own: torch.Tensor) -> None:
+        gathered[0].copy_(own)
+        gathered[1].copy_(own + 0.25)
+
+    monkeypatch.setattr(engine_overhead, "_trained", lambda *_: forward)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather", gather)
+    size_bytes, seconds = message_s(4)
+    stages = engine_overhead._captured(engine_overhead._STAGE, 2)
+    border = next(tensor for tensor in stages.tensors if tensor.source == len(engine_overhead._STAGE) - 2)
+    assert size_bytes == engine_overhead._SAMPLES * border.shape[-1] * 4
+    assert seconds == 0.25

@@ -82,8 +82,10 @@ def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
     choice = Candidate((StageCut((0,), (0, 1)), StageCut((1,), (2,))), 1, 16)
     space = SearchSpace(profile, cluster, 16)
     bounds, found = Bounds(space), predict_choice(space, "flush", choice)
-    assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
+    least_s = bounds.seconds("flush", bounds.shapes(choice), choice)
+    assert least_s <= found.iteration_s
     assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other
+    assert (least_s < 15 * 0.01) == copies  # all but the first or the last
 
 
 def test_what_is_scattered_takes_what_is_known_of_it() -> None:

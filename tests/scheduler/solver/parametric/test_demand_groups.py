@@ -50,3 +50,23 @@ def test_both_sides_are_those_of_the_definition(seed: int) -> None:
         for job in own:
             by_job[job] += max(demand[job] - rate, 0) * prices[row] / most
     assert rows.by_job(demand, prices) == pytest.approx(by_job)
+
+
+def test_the_first_rows_are_of_options_without_a_partner() -> None:
+    """Rate 0 of each group; of the group with different demands, also the rates of its options alone.
+
+    The first job is a partner of another one: the rate of that pair is no row.
+    """
+    steps = np.array([1.0, 2.0, 3.0, 4.0])
+    found = SimpleNamespace(
+        group=np.array([0, 0, 1]),
+        groups=2,
+        count=np.array([2, 1]),
+        first=np.array([0, 0, 1, 0]),
+        second=np.array([-1, -1, -1, 0]),
+        variables=4,
+        steps_first=steps,
+        steps_second=np.zeros(4),
+    )
+    rows = GroupLines(cast(AllocationVariables, found)).start(np.array([1.0, 2.0, 5.0]))
+    assert list(zip(rows.group.tolist(), rows.rate.tolist(), strict=True)) == [(0, 0.0), (0, 1.0), (0, 2.0), (1, 0.0)]
