@@ -17,6 +17,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.planning.buckets.assign import FINALISTS, REACH, best_few, kept_by_buckets, rebucketed
 from hocket.planning.buckets.lower_bound import least_used_s
+from hocket.planning.buckets.options import _kept
 from hocket.planning.buckets.threads import WORTH
 from hocket.planning.burst.amplification import alone_s, amplification_of, device_s
 from hocket.planning.burst.amplification_limit import Tolerance
@@ -30,6 +31,7 @@ from hocket.planning.search.search import search
 from hocket.profiling.analytic.synthetic import chain
 from hocket.profiling.analytic.transformer import Transformer
 from hocket.profiling.profile import ModelProfile
+from hocket.program.passes.borders import StageCut
 from tests.planning.helpers.overlaps import V100, models
 from tests.planning.helpers.situations import clusters, profiles
 from tests.tiers import examples
@@ -374,6 +376,14 @@ def test_cores_that_are_too_few() -> None:
     found = rebucketed(replicated(MANY, host), MANY)
     assert found is not None
     assert not found.plan.stages[0].threads
+
+
+@pytest.mark.parametrize(("cores", "speed"), [(None, 1.0), (5.0, 1.0), (4.5, 0.9), (4.0, 0.8), (2.0, 0.8)])
+def test_the_speed_of_computation_beside_a_sum(cores: float | None, speed: float) -> None:
+    """Four workers, and sums that take a quarter of a core each: five cores are enough, with fewer all become slower."""
+    host = cluster(Level("server", 4, 2e9, 1e-5), host_cores=cores, transfer_cores=0.25)
+    cut = StageCut((0,), (0, 1, 2, 3))
+    assert _kept(host, (cut,), cut.devices) == pytest.approx(speed)
 
 
 @pytest.mark.parametrize("shard", ["none", "optimizer"])
