@@ -65,7 +65,10 @@ def capture(
     tensors = (*job.model.named_parameters(), *job.model.named_buffers())
     numberless = next((name for name, tensor in tensors if tensor.is_meta), None)
     if numberless is not None:
-        hint = "To plan without values, name a device type: hocket.profile(job, for_type=...), or --device-type."
+        hint = (
+            "To plan without values, name a device type: hocket.profile(job, for_type=...), or --device-type. "
+            "To train, start from a file of weights: hocket.train(..., weights=...), or --weights."
+        )
         raise InputError("Job.model", f"{numberless!r} on `meta`, where it has no values", "weights with values", hint)
     check_optimizer_and_rates(job)
     if job.clip_grad_norm is not None:

@@ -19,6 +19,7 @@ from hocket.profiling.capture.record_forward import all_modules
 from hocket.profiling.capture.recorded_graph import RecordedOperation, Ref
 from hocket.profiling.capture.replay import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profiling.data.seeding import GENERATORS
+from hocket.profiling.job.derived_model.placeholders import fill
 from hocket.profiling.job.derived_model.precision import sums_in, sums_of
 from hocket.profiling.tensor_parallel.module_rules import share_among
 
@@ -238,6 +239,7 @@ class Stage:
         name = self._names[id(tensor)]
         if id(tensor) not in self._tensors:
             if self._share and tensor.device == self.device:
+                fill(tensor)
                 mine = tensor
             else:
                 mine = tensor.detach().to(self.device, copy=True).requires_grad_(tensor.requires_grad)

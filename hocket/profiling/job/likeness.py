@@ -79,9 +79,11 @@ def likeness(job: "Job") -> Likeness:
 
 
 def _of(tensor: "Tensor") -> dict[str, Any]:
+    from hocket.profiling.job.derived_model.placeholders import is_placeholder
+
     found: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "trained": tensor.requires_grad}
     found["values"] = []
-    if tensor.is_meta or tensor.numel() == 0:
+    if tensor.is_meta or tensor.numel() == 0 or is_placeholder(tensor):
         return found
     flat = tensor.detach().reshape(-1)
     step = max(1, flat.numel() // _VALUES)

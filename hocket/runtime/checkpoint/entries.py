@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
+from hocket.profiling.job.derived_model.placeholders import fill
 from hocket.profiling.job.derived_model.subtasks import ParameterRows
 from hocket.profiling.job.job import Job
 from hocket.runtime.nan_guard.guard import faults
@@ -54,6 +55,7 @@ def unheld_by(held: Collection[str], job: Job) -> dict[str, Tensor]:
     for name, tensor in every.items():
         if id(tensor) not in seen and name in stored:
             seen.add(id(tensor))
+            fill(tensor)
             found[name] = tensor.detach()
     return found
 

@@ -74,6 +74,11 @@ class Options:
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
+    @property
+    def reads_weights(self) -> bool:
+        """True if the weights of the first step may come from files."""
+        return self.weights is not None or bool(self.resume)
+
     def __post_init__(self) -> None:
         for name in ("steps", "keep", "threads"):
             _check_count(name, getattr(self, name))

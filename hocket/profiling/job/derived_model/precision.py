@@ -19,7 +19,7 @@ microbatches: FSDP accumulates them as they are reduced, too.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -30,6 +30,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from hocket.errors import RefusedError
+from hocket.profiling.job.derived_model.placeholders import fill, is_placeholder, placeholder
 from hocket.profiling.job.job import Job
 from hocket.util.compatibility import Feature, check_together
 
@@ -73,7 +74,7 @@ def computed(job: Job, written: Collection[str] = ()) -> Job:
     return twin
 
 
-def masters(job: Job, names: Iterable[str], device: torch.device | str) -> dict[str, Tensor] | None:
+def masters(job: Job, names: Collection[str], device: torch.device | str) -> dict[str, Tensor] | None:
     """Return the master weights of some parameters, by name.
 
     None without mixed precision: the optimizer then updates the compute weights themselves.
@@ -86,6 +87,8 @@ def masters(job: Job, names: Iterable[str], device: torch.device | str) -> dict[
     if job.own is None:
         return None
     held = dict(job.own.model.named_parameters())
+    for name in names:
+        fill(held[name])
     return {name: held[name].detach().to(device) for name in names}
 
 
@@ -133,6 +136,8 @@ def _kept(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype, stays: bool) -> Tensor:
+    if is_placeholder(tensor):
+        return placeholder(tensor, None if stays or not tensor.is_floating_point() else dtype)
     if stays or not tensor.is_floating_point():
         return tensor.clone()
     return tensor.to(dtype)
