@@ -43,6 +43,7 @@ TORCH = (
             "job/learning_rate/learning_rates",
             "job/optimizer",
             "job/parameter_groups",
+            "job/derived_model/placeholders",
             "job/derived_model/precision",
             "job/derived_model/training_step",
             "job/weight_average",
