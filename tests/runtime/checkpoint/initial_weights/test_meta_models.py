@@ -62,6 +62,32 @@ def test_losses_are_those_of_a_model_with_these_values(tmp_path: Path, way: str)
 
 
 @pytest.mark.workers
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ['precision="bfloat16"', "ema=0.9", "evaluate=Evaluation(data, every=1)"])
+def test_other_models_of_a_run_have_these_values_too(tmp_path: Path, more: str) -> None:
+    """The compute copy of mixed precision, the moving average, and the model in evaluation mode."""
+    other = tmp_path / "other"
+    other.mkdir()
+    whole, job = write_job(other), write_meta_job(tmp_path)
+    for path in (whole, job):
+        text = path.read_text().replace("import Job", "import Evaluation, Job")
+        path.write_text(text.replace('name="tied"', f'name="tied", {more}'))
+    plan = plan_of(whole, "flush")
+    torch.save(load_job(whole).model.state_dict(), tmp_path / "weights.pt")
+    wanted, found = Recorder(), Recorder()
+    train(whole, plan, steps=STEPS, checkpoint=tmp_path / "one", listener=wanted)
+    train(job, plan, steps=STEPS, weights=str(tmp_path / "weights.pt"), checkpoint=tmp_path / "two", listener=found)
+    assert found.losses == wanted.losses
+    assert [info.loss for info, _ in found.evaluations] == [info.loss for info, _ in wanted.evaluations]
+    ema = more.startswith("ema")
+    for run, out in (("one", "a"), ("two", "b")):
+        export_weights(tmp_path / run, tmp_path / out, "torch", whole, ema=ema)
+    one, two = (torch.load(next((tmp_path / out).iterdir()), weights_only=True) for out in "ab")
+    assert one.keys() == two.keys()
+    assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
+@pytest.mark.workers
 def test_without_a_file_it_is_refused(tmp_path: Path) -> None:
     """One error says that there are no values, with and without a folder of checkpoints, and what to do."""
     job = write_meta_job(tmp_path)
