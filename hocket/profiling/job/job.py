@@ -57,8 +57,9 @@ class Job:
             reads the earlier samples again, unless the dataset has `state_dict` and `load_state_dict`. The attribute
             then is the stream of its samples (`hocket.profiling.data.iterable`).
         optimizer: function from the trainable parameters to the optimizer, such as
-            `lambda params: torch.optim.SGD(params, lr=0.1)`. If the name of its first argument begins with `named`, the
-            function receives (name, parameter) pairs.
+            `lambda params: torch.optim.SGD(params, lr=0.1)`. It may return several optimizers of different parameters,
+            which step together. If the name of its first argument begins with `named`, the function receives (name,
+            parameter) pairs.
         batch_size: global batch size, in samples per optimizer step; may be left out if the data is a DataLoader.
         inputs: number of leading tuple items that are positional arguments of the model; the other items go to the
             loss. For dictionaries, the keys in the signature of the forward go to the model, the others to the loss.

@@ -107,7 +107,7 @@ def _optimizer(job: "Job") -> dict[str, Any]:
     out.
     """
     from hocket.profiling.job.learning_rate.learning_rates import LearningRates
-    from hocket.profiling.job.optimizer import has_step_hooks, make_optimizer, stand_ins
+    from hocket.profiling.job.optimizer import has_step_hooks, make_optimizer, optimizer_name, stand_ins
 
     given = stand_ins(job)
     if not given:
@@ -115,7 +115,7 @@ def _optimizer(job: "Job") -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         optimizer = make_optimizer(job, given)
-        found |= {"optimizer": type(optimizer).__name__, "step hooks": has_step_hooks(optimizer)}
+        found |= {"optimizer": optimizer_name(optimizer), "step hooks": has_step_hooks(optimizer)}
         names = {id(p): name for name, p in given.items()}
         for number, group in enumerate(optimizer.param_groups):
             settings = {key: value for key, value in group.items() if not key.startswith("param")}

@@ -33,6 +33,36 @@ Here = Sequence[tuple[str, nn.Parameter, Tensor]]
 """For each local parameter: name, parameter, tensor passed to the job's function."""
 
 
+class JoinedOptimizer(Optimizer):
+    """Several optimizers of different parameters that step together, as one optimizer.
+
+    It has the parameter groups of all of them, one after the other. Groups and state are the same objects as in each
+    optimizer, so a change of either, such as a learning rate, counts in both.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__([group for one in optimizers for group in one.param_groups], {})
+        self.optimizers = tuple(optimizers)
+        for one in optimizers:
+            self.state.update(one.state)
+            one.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step every optimizer, in order."""
+        for one in self.optimizers:
+            one.step()
+
+
+def optimizers_in(optimizer: Optimizer) -> tuple[Optimizer, ...]:
+    """Return the optimizers that the job's function returned."""
+    return optimizer.optimizers if isinstance(optimizer, JoinedOptimizer) else (optimizer,)
+
+
+def optimizer_name(optimizer: Optimizer) -> str:
+    """Return the class of an optimizer, or the classes of joined ones, such as "Muon, AdamW"."""
+    return ", ".join(type(one).__name__ for one in optimizers_in(optimizer))
+
+
 def written_parameters(job: Job) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of the user's model, by name.
 
@@ -53,7 +83,7 @@ def optimizer_of(job: Job, own: Mapping[str, nn.Parameter]) -> Optimizer:
         own: local parameters by name; shards of any shape for sharded parameters.
 
     Raises:
-        InputError: the job's function does not return one optimizer of exactly the given parameters.
+        InputError: the job's function does not return optimizers of exactly the given parameters.
     """
     parts = parts_of(job.model)
     device = next(iter(own.values())).device
@@ -78,7 +108,7 @@ def whole_optimizer(job: Job) -> Optimizer:
     """Return the job's optimizer of placeholders, to inspect the parameter groups.
 
     Raises:
-        InputError: the job's function does not return one optimizer of exactly the given parameters.
+        InputError: the job's function does not return optimizers of exactly the given parameters.
     """
     return make_optimizer(job, stand_ins(job))
 
@@ -87,7 +117,7 @@ def group_names(job: Job) -> list[list[str]]:
     """Return the parameter names of each group of the job's optimizer.
 
     Raises:
-        InputError: the job's function does not return one optimizer of exactly the given parameters.
+        InputError: the job's function does not return optimizers of exactly the given parameters.
     """
     given = stand_ins(job)
     names = {id(p): name for name, p in given.items()}
@@ -95,13 +125,15 @@ def group_names(job: Job) -> list[list[str]]:
 
 
 def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
-    """Call the job's function, and validate the optimizer that it returns.
+    """Call the job's function, and validate the optimizer that it returns; several optimizers are joined.
 
     Raises:
-        InputError: the function fails, does not return one optimizer, or returns an optimizer of other parameters.
+        InputError: the function fails, does not return optimizers, or returns optimizers of other parameters.
     """
     named = first_argument(job.optimizer).startswith(NAMED)
     made: Any = called(PLACE, job.optimizer, list(given.items()) if named else list(given.values()))
+    if isinstance(made, (list, tuple)) and made and all(isinstance(one, Optimizer) for one in made):
+        made = _joined(made, {id(p): name for name, p in given.items()})
     if isinstance(made, LRScheduler) or not _is_optimizer(made):
         hint = f"Write for example: {_EXAMPLE}."
         if isinstance(made, LRScheduler):
@@ -111,14 +143,15 @@ def make_optimizer(job: Job, given: Mapping[str, nn.Parameter]) -> Optimizer:
             if schedulers and len(made) == 2 and _is_optimizer(made[0]):
                 told = f"an optimizer with a {type(schedulers[0]).__name__}"
                 hint = "Return the optimizer alone, and give the schedule as Job.lr_schedule."
-                raise InputError(PLACE, told, "one torch.optim.Optimizer from the function", hint)
-            hint = "Return one optimizer, with parameter groups where parameters are treated in different ways."
-        raise InputError(PLACE, _told(made), "one torch.optim.Optimizer from the function", hint)
+                raise InputError(PLACE, told, "a torch.optim.Optimizer from the function", hint)
+            hint = "Return one optimizer, or several of different parameters."
+        raise InputError(PLACE, _told(made), "a torch.optim.Optimizer from the function", hint)
     _check_parameters(job, made, given)
-    for p in list(inspect.signature(type(made).step).parameters.values())[1:]:
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            found = f"{type(made).__name__}, whose step() needs {p.name!r}"
-            raise InputError(PLACE, found, "an optimizer whose step() needs gradients only")
+    for one in optimizers_in(made):
+        for p in list(inspect.signature(type(one).step).parameters.values())[1:]:
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                found = f"{type(one).__name__}, whose step() needs {p.name!r}"
+                raise InputError(PLACE, found, "an optimizer whose step() needs gradients only")
     if job.ema is not None:
         keep_average(made, job.ema)
     return made
@@ -173,13 +206,15 @@ def called(place: str, function: Callable[..., Any], *arguments: Any) -> Any:
 def has_step_hooks(optimizer: Optimizer) -> bool:
     """True if the job's function has registered step hooks."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    hooks = (hook for name in names for hook in getattr(optimizer, name, {}).values())
+    held = {id(one): one for one in (optimizer, *optimizers_in(optimizer))}.values()
+    hooks = (hook for one in held for name in names for hook in getattr(one, name, {}).values())
     return any(not isinstance(hook, WeightAverage) for hook in hooks)
 
 
 def has_scheduler(optimizer: Optimizer) -> bool:
     """True if the job's function has attached a torch scheduler."""
-    return hasattr(optimizer.step, "_wrapped_by_lr_sched") or any("initial_lr" in g for g in optimizer.param_groups)
+    wrapped = any(hasattr(one.step, "_wrapped_by_lr_sched") for one in optimizers_in(optimizer))
+    return wrapped or any("initial_lr" in group for group in optimizer.param_groups)
 
 
 def some_of(names: Sequence[str]) -> str:
@@ -211,6 +246,17 @@ def _is_optimizer(made: Any) -> bool:
     if isinstance(made, type):
         return False
     return callable(getattr(made, "step", None)) and hasattr(made, "state") and hasattr(made, "param_groups")
+
+
+def _joined(optimizers: Sequence[Optimizer], names: Mapping[int, str]) -> Optimizer:
+    """Join optimizers, of which no two have the same parameter."""
+    seen: set[int] = set()
+    for one in optimizers:
+        own = [id(p) for group in one.param_groups for p in group["params"]]
+        if twice := [repr(names.get(key, "a tensor")) for key in own if key in seen]:
+            raise InputError(PLACE, f"{some_of(twice)} in two optimizers", "each parameter in one optimizer")
+        seen.update(own)
+    return JoinedOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
 
 
 def _told(made: Any) -> str:

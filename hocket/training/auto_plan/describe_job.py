@@ -15,7 +15,7 @@ from hocket.errors import InputError
 from hocket.profiling.job.derived_model.training_step import user_module
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.likeness import module_text, value_or_name
-from hocket.profiling.job.optimizer import make_optimizer, stand_ins
+from hocket.profiling.job.optimizer import make_optimizer, optimizer_name, stand_ins
 from hocket.util.files import digest
 
 _SETTINGS = (
@@ -69,7 +69,7 @@ def _optimizer(job: Job) -> list[Any]:
         {key: _kind(value) for key, value in group.items() if key != "params"} | {"weights": len(group["params"])}
         for group in optimizer.param_groups
     ]
-    return [type(optimizer).__name__, *groups]
+    return [optimizer_name(optimizer), *groups]
 
 
 def _kind(value: Any) -> Any:

@@ -193,8 +193,12 @@ def test_groups_by_identity_or_by_numbers_are_refused(optimizer: Callable[..., A
 @pytest.mark.parametrize(
     ("function", "found", "step"),
     [
-        (lambda p: [torch.optim.SGD(p, lr=0.1)] * 2, "a list of 2", "one optimizer, with parameter groups"),
-        (lambda p: (torch.optim.SGD(p, lr=0.1), None), "a tuple of 2", "one optimizer, with parameter groups"),
+        (
+            lambda p: [torch.optim.SGD(p, lr=0.1)] * 2,
+            "'0.weight', '0.bias', '1.weight' and 3 more in two optimizers",
+            "",
+        ),
+        (lambda p: (torch.optim.SGD(p, lr=0.1), None), "a tuple of 2", "one optimizer, or several"),
         (
             lambda p: (o := torch.optim.SGD(p, lr=0.1), torch.optim.lr_scheduler.StepLR(o, 9)),
             "an optimizer with a StepLR",
