@@ -16,7 +16,14 @@ from torch.optim import Optimizer
 from hocket.errors import InputError, RefusedError
 from hocket.profiling.checks.group_state import changed_entries, group_entries
 from hocket.profiling.job.job import Job
-from hocket.profiling.job.optimizer import PLACE, group_names, refill, whole_optimizer, written_parameters
+from hocket.profiling.job.optimizer import (
+    PLACE,
+    group_names,
+    optimizer_name,
+    refill,
+    whole_optimizer,
+    written_parameters,
+)
 from hocket.util.compatibility import Feature, check_together
 
 _SAME = 1e-9
@@ -78,7 +85,7 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: 
     """
     draw = torch.Generator().manual_seed(0)
     optimizer = whole_optimizer(job)
-    name = type(optimizer).__name__
+    name = optimizer_name(optimizer)
     matrices = [{p.dim() > 1 for p in group["params"]} for group in optimizer.param_groups]
     kinds = [[shape for shape in shapes if (len(shape) > 1) in own] for own in matrices]
 
@@ -149,7 +156,7 @@ def check_stages(job: Job) -> None:
         except Exception:
             return
         if not _alike(alone, half(whole, second)):
-            check_together(PLACE, Feature.STAGES, Feature.COUPLED_STEPS, found=type(optimizer).__name__)
+            check_together(PLACE, Feature.STAGES, Feature.COUPLED_STEPS, found=optimizer_name(optimizer))
 
 
 def kept_keys(job: Job) -> dict[str, frozenset[str]]:

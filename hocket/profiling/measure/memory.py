@@ -17,7 +17,7 @@ from hocket.errors import InputError
 from hocket.profiling.analytic.fake_tensors import is_fake
 from hocket.profiling.capture.capture import Stage
 from hocket.profiling.capture.storage_tracker import StorageTracker, storage_key, unique_bytes
-from hocket.profiling.job.optimizer import PLACE
+from hocket.profiling.job.optimizer import PLACE, optimizer_name
 
 _SUM = 1.01  # a step that needs this many times as much as its largest layer needs the sum of all layers
 
@@ -206,7 +206,7 @@ def step_peaks(
             try:
                 optimizer.step()
             except RuntimeError as error:
-                found = f"{type(optimizer).__name__}, whose step fails: {error}"
+                found = f"{optimizer_name(optimizer)}, whose step fails: {error}"
                 raise InputError(PLACE, found, "an optimizer that steps dense gradients") from error
             return tracker.peak_bytes
 

@@ -24,6 +24,7 @@ from hocket.profiling.job.optimizer import (
     first_argument,
     has_scheduler,
     has_step_hooks,
+    optimizer_name,
     optimizer_of,
     whole_optimizer,
 )
@@ -62,7 +63,7 @@ class LearningRates:
             raise InputError(PLACE, found, "only one of them", "Leave the scheduler out of Job.optimizer.")
         if any(base is None for base in self._base):
             raise InputError(
-                PLACE, f"{type(optimizer).__name__} with a parameter group without `lr`", "`lr` in each group"
+                PLACE, f"{optimizer_name(optimizer)} with a parameter group without `lr`", "`lr` in each group"
             )
         if isinstance(given, (str, Mapping)):
             named, default = NamedSchedule.read(given), optimizer.defaults.get("lr")
