@@ -247,9 +247,12 @@ def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, second: s
 
 def test_a_full_disk_ends_the_run_with_one_error(tmp_path: Path) -> None:
     """When a checkpoint cannot be written the run ends with that error, and the one before is whole."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))"
+    # Larger than the file by which the workers meet, which grows with each exchange, and smaller than a checkpoint.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))"
     folder, good = tmp_path / "saved", write_job(tmp_path, name="good.py")
-    good.write_text(good.read_text().replace("Linear(6, 8)", "Linear(6, 64)").replace("Linear(8, 8)", "Linear(64, 8)"))
+    good.write_text(
+        good.read_text().replace("Linear(6, 8)", "Linear(6, 640)").replace("Linear(8, 8)", "Linear(640, 8)")
+    )
     job = tmp_path / "job.py"
     job.write_text(
         good.read_text().replace("self.taken += 1", f"self.taken += 1; self.taken == 60 and exec({limit!r})")
