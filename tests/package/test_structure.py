@@ -21,7 +21,7 @@ MEMBERS = (
     "hocket/strategies/schedules",
     "hocket/scheduler/policies",
     "hocket/hardware/catalog",
-    "hocket/profiling/analytic/sizes",
+    "hocket/profiling/analytic/sizes/published",
     "tests/scheduler/policies",
     "tests/golden",
 )

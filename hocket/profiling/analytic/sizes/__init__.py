@@ -1,7 +1,7 @@
 """Analytic models: sizes from a file, or of a published model by name.
 
 Rules of this file: a YAML file holds the fields of `Transformer`; without a name, the model has the file's name.
-`config_json.py` reads a `config.json`. Published models are YAML files of this folder, with sizes and their source.
+`config_json.py` reads a `config.json`. Published models are YAML files in the folder `published`, with their source.
 Nothing is allocated.
 """
 
@@ -17,7 +17,7 @@ from hocket.util.documents import parse_json, parse_yaml
 from hocket.util.files import read_bytes
 from hocket.util.schema import read_as
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "published"
 _LIMIT_BYTES = 2**20  # a longer file can only be a profile
 _OURS = {
     "hidden",
