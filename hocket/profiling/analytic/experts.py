@@ -81,46 +81,51 @@ def network_of(experts: Experts, rows: int, hidden: int, gated: bool, tensor: in
         rows: tokens of the microbatch.
         tensor: ranks of the tensor-parallel group.
     """
-    e, chosen = _ELEMENT, rows * experts.per_token
-    inner, shared = chosen * experts.feed_forward / tensor, rows * experts.shared_feed_forward / tensor
-    router = Product(rows, hidden, experts.count)
-    # Softmax, choice and its normalisation.
-    choosing = MemoryPass(rows * (experts.count * (e + 2 * _EXACT) + experts.per_token * (_EXACT + _INDEX)))
-    copying = MemoryPass(2 * e * chosen * hidden)  # the tokens of each expert, one after the other
-    columns = (2 if gated else 1) * experts.feed_forward / tensor
-    into = Product(chosen / experts.count, hidden, columns, experts.count)
-    out = Product(chosen / experts.count, experts.feed_forward / tensor, hidden, experts.count)
-    summing = MemoryPass(e * (chosen + rows) * hidden)
-    act, act_backward = MemoryPass(inner * e * (3 if gated else 2)), MemoryPass(inner * e * (5 if gated else 3))
-    beside, beside_backward, beside_bytes = _shared(experts, rows, hidden, gated, tensor)
-    # The gradient of a token's share of an expert needs the expert's output; that of its input is added up over experts.
-    sharing = MemoryPass(e * (2 * chosen + rows) * hidden)
-    backward = (
-        *(*beside_backward, sharing, *out.backward, act_backward, *into.backward, summing),
-        *(MemoryPass(rows * experts.count * 3 * _EXACT), *router.backward, MemoryPass(3 * e * rows * hidden)),
-    )
-    kept = rows * (experts.count * _EXACT + experts.per_token * (_EXACT + _INDEX))
+    e, chosen, count = _ELEMENT, rows * experts.per_token, experts.count
+    tokens, copies = e * rows * hidden, e * chosen * hidden  # bytes
+    each = _feed_forward(chosen / count, hidden, experts.feed_forward / tensor, gated, count)
+    shared = _shared(experts, rows, hidden, gated, tensor)
+    router = Product(rows, hidden, count)
+    chosen_bytes = experts.per_token * (_EXACT + _INDEX)
+    choosing = MemoryPass(rows * (count * (e + 2 * _EXACT) + chosen_bytes))  # softmax, choice, its normalisation
+    copying, summing = MemoryPass(2 * copies), MemoryPass(copies + tokens)
+    # The gradient of a token's share of an expert needs the expert's output.
+    sharing = MemoryPass(2 * copies + tokens)
+    choosing_backward, adding = MemoryPass(rows * count * 3 * _EXACT), MemoryPass(3 * tokens)
     return NetworkCost(
-        (router, choosing, copying, into, act, out, summing, *beside),
-        backward,
-        stash_bytes=2 * e * chosen * hidden + inner * e * (3 if gated else 2) + kept + beside_bytes,
-        working_bytes=e * chosen * hidden + max(inner, shared) * e * 2,
+        (router, choosing, copying, *each.forward, summing, *shared.forward),
+        (*shared.backward, sharing, *each.backward, summing, choosing_backward, *router.backward, adding),
+        stash_bytes=2 * copies + each.stash_bytes + rows * (count * _EXACT + chosen_bytes) + shared.stash_bytes,
+        working_bytes=copies + max(each.working_bytes, shared.working_bytes),
     )
 
 
-def _shared(
-    experts: Experts, rows: int, hidden: int, gated: bool, tensor: int
-) -> tuple[tuple[Operator, ...], tuple[Operator, ...], float]:
-    """Return operators of the shared expert in forward and backward, and the bytes kept for its backward."""
+def _feed_forward(rows: float, hidden: int, inner: float, gated: bool, count: int = 1) -> NetworkCost:
+    """Compute the cost of `count` networks of equal sizes, each for `rows` tokens."""
+    elements = rows * inner * count
+    into = Product(rows, hidden, (2 if gated else 1) * inner, count)
+    out = Product(rows, inner, hidden, count)
+    act, act_backward = (3, 5) if gated else (2, 3)
+    return NetworkCost(
+        (into, MemoryPass(elements * _ELEMENT * act), out),
+        (*out.backward, MemoryPass(elements * _ELEMENT * act_backward), *into.backward),
+        stash_bytes=elements * _ELEMENT * act,
+        working_bytes=elements * _ELEMENT * 2,
+    )
+
+
+def _shared(experts: Experts, rows: int, hidden: int, gated: bool, tensor: int) -> NetworkCost:
+    """Compute the cost of the shared expert, with its gate and the sum with the other experts."""
     if not experts.shared_feed_forward:
-        return (), (), 0.0
-    e, inner = _ELEMENT, rows * experts.shared_feed_forward / tensor
-    into = Product(rows, hidden, (2 if gated else 1) * experts.shared_feed_forward / tensor)
-    out = Product(rows, experts.shared_feed_forward / tensor, hidden)
-    act, act_backward = MemoryPass(inner * e * (3 if gated else 2)), MemoryPass(inner * e * (5 if gated else 3))
+        return NetworkCost((), (), 0.0, 0.0)
+    tokens = _ELEMENT * rows * hidden  # bytes
+    network = _feed_forward(rows, hidden, experts.shared_feed_forward / tensor, gated)
     gate = Product(rows, hidden, 1)
-    gates: tuple[Operator, ...] = (gate, MemoryPass(2 * e * rows * hidden)) * experts.shared_gate
-    gates_backward: tuple[Operator, ...] = (MemoryPass(3 * e * rows * hidden), *gate.backward) * experts.shared_gate
-    adding = MemoryPass(3 * e * rows * hidden)
-    kept = inner * e * (3 if gated else 2) + e * rows * (hidden + 1) * experts.shared_gate
-    return (into, act, out, *gates, adding), (*gates_backward, *out.backward, act_backward, *into.backward), kept
+    forward: tuple[Operator, ...] = (gate, MemoryPass(2 * tokens)) * experts.shared_gate
+    backward: tuple[Operator, ...] = (MemoryPass(3 * tokens), *gate.backward) * experts.shared_gate
+    return NetworkCost(
+        (*network.forward, *forward, MemoryPass(3 * tokens)),
+        (*backward, *network.backward),
+        stash_bytes=network.stash_bytes + (tokens + _ELEMENT * rows) * experts.shared_gate,
+        working_bytes=network.working_bytes,
+    )
