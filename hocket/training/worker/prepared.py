@@ -21,6 +21,7 @@ from hocket.profiling.capture.captured import CapturedLayer
 from hocket.profiling.checks.elementwise_step import check_optimizer, check_stages
 from hocket.profiling.checks.sparse_gradients import check_sparse_gradients
 from hocket.profiling.job.callbacks import wants_gradient_norm
+from hocket.profiling.job.derived_model.placeholders import on_meta, with_placeholders
 from hocket.profiling.job.job import Job
 from hocket.profiling.profile import CPU
 from hocket.profiling.tensor_parallel.split import TensorSplit
@@ -74,6 +75,7 @@ class Prepared:
         device: torch device of its tensors.
         flops: the model's floating-point operations in a step, on all workers.
         loaders: number of processes that read the worker's samples ahead.
+        numberless: True if the weights have no values until a file is read, because the model was on `meta`.
     """
 
     job: Job
@@ -88,7 +90,8 @@ class Prepared:
     member: int
     device: torch.device
     flops: float
-    loaders: int = 0
+    loaders: int
+    numberless: bool
 
     @property
     def executable(self) -> Executable:
@@ -133,6 +136,9 @@ def prepare(
         InputError: the plan does not fit the job or the machine, or the job differs between the workers.
         ProgramError: the plan's program is not legal.
     """
+    numberless = on_meta(job.model)
+    if numberless and options.reads_weights:
+        with_placeholders(job.model)
     check_same_job(job, board)
     # The ranks of a tensor-parallel group run the instructions of their group, each on its own device.
     number = plan.worker_devices[rank_info.rank]
@@ -164,7 +170,9 @@ def prepare(
         check_together("loaders", Feature.LOADERS, Feature.WAVES)
     refuse(program, check(program) or limit_problems(plan, program))
     pace = SegmentCounts(program.admitted, program.stride, layout.batches.count)
-    return Prepared(job, plan, captured, division, program, layout, pace, number, group, member, device, flops, loaders)
+    return Prepared(
+        job, plan, captured, division, program, layout, pace, number, group, member, device, flops, loaders, numberless
+    )
 
 
 def _summed(cuts: Sequence[StageCut], ties: Sequence[Sequence[int]], layers: Sequence[CapturedLayer]) -> set[str]:

@@ -18,7 +18,6 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, InternalError
 from hocket.planning.plan import Plan
-from hocket.profiling.job.derived_model.placeholders import on_meta, with_placeholders
 from hocket.profiling.job.job import Job
 from hocket.profiling.job.learning_rate.learning_rates import rates_of, remarks
 from hocket.profiling.job.loss_weight import Tokens
@@ -57,23 +56,13 @@ def work(job: Job, plan: Plan, options: Options, rank_info: RankInfo, telemetry:
         WorkerLost: another worker was lost.
     """
     job = fitting(job, plan, options, rank_info.workers)
-    numberless = on_meta(job.model)
-    if numberless and options.reads_weights:
-        with_placeholders(job.model)
     board = KVExchange(PrefixStore("board", rank_info.store), rank_info.rank, rank_info.workers)
     with claimed(options.checkpoint, board):
-        made = prepare(job, plan, options, rank_info, board)
-        _train(made, options, rank_info, board, telemetry, numberless)
+        _train(prepare(job, plan, options, rank_info, board), options, rank_info, board, telemetry)
 
 
-def _train(
-    made: Prepared, options: Options, rank_info: RankInfo, board: KVExchange, telemetry: Telemetry, numberless: bool
-) -> None:
-    """Train a prepared job; this run has locked its checkpoint folder.
-
-    Arguments:
-        numberless: True if the job's weights have no values, because its model is on `meta`.
-    """
+def _train(made: Prepared, options: Options, rank_info: RankInfo, board: KVExchange, telemetry: Telemetry) -> None:
+    """Train a prepared job; this run has locked its checkpoint folder."""
     job, plan, report = made.job, made.plan, telemetry.report
     captured, division, program, pace = made.captured, made.division, made.program, made.pace
     number, group, device = made.number, made.group, made.device
@@ -109,7 +98,7 @@ def _train(
         start = checkpoints.resume(engine, speak) if checkpoints is not None else 0
         if options.weights is not None:
             _start_from(options.weights, engine, job, board, start, speak)
-        elif numberless and not start:
+        elif made.numberless and not start:
             raise InputError(
                 "Job.model", "weights on `meta`, and no checkpoint", "a checkpoint, or --weights with a file"
             )
