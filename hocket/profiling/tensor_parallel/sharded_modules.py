@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
+from hocket.profiling.job.derived_model.placeholders import is_placeholder
 from hocket.profiling.tensor_parallel.group import TensorParallelGroup
 from hocket.profiling.tensor_parallel.module_rules import (
     ColumnParallel,
@@ -122,8 +123,7 @@ def divide_words(
     divided = cuts_of_words(model, embedding, output)
     for name, whole in list(model.named_parameters()):
         if name in divided:
-            part = part_of(whole.detach(), divided[name], width, rank).clone(memory_format=torch.contiguous_format)
-            exchange(model, whole, nn.Parameter(part, requires_grad=whole.requires_grad))
+            exchange(model, whole, _part(whole, divided[name], width, rank))
     for end in ends:
         module = _module(model, end.path)
         module._words = words = VocabularyRange.of(end.cut, width, rank, members)
@@ -232,10 +232,17 @@ def _take(block: nn.Module, linear: DividedLinear, trait: type, width: int, rank
         raise InputError(f"linear layer {linear.path}", "already divided", "an undivided model")
     for name, cut in _cuts(module, linear, trait is ColumnParallel):
         whole: nn.Parameter = module._parameters[name]  # type: ignore[assignment]
-        part = part_of(whole.detach(), cut, width, rank).clone(memory_format=torch.contiguous_format)
-        module._parameters[name] = nn.Parameter(part, requires_grad=whole.requires_grad)
+        module._parameters[name] = _part(whole, cut, width, rank)
     become(module, trait)
     return module
+
+
+def _part(whole: nn.Parameter, cut: Cut, width: int, rank: int) -> nn.Parameter:
+    """Return one rank's part of a parameter, with memory of its own; the part of a placeholder is one, too."""
+    part = part_of(whole.detach(), cut, width, rank)
+    if not is_placeholder(part):
+        part = part.clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(part, requires_grad=whole.requires_grad)
 
 
 def _cuts(module: nn.Module, linear: DividedLinear, column: bool) -> Iterator[tuple[str, Cut]]:

@@ -1,18 +1,20 @@
 """Models on `meta`: weights come from files alone, and a worker has memory for those of its own stages."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from hocket import Job, export_weights
+from hocket import Job, export_weights, models
 from hocket.errors import InputError
 from hocket.profiling.capture.capture import capture
 from hocket.profiling.capture.stage import Stage
 from hocket.profiling.job.derived_model.placeholders import is_placeholder, with_placeholders
 from hocket.profiling.job.derived_model.precision import masters
 from hocket.profiling.job.job_file import load_job
+from hocket.runtime.tensor_parallel.shard_model import Division, split_of
 from hocket.training.train import train
 from tests.runtime.checkpoint.test_export import WAYS, plan_of
 from tests.runtime.helpers.exported import write_job
@@ -124,6 +126,21 @@ def test_only_the_weights_of_a_stage_take_memory(precision: str | None) -> None:
         assert held == {"0.weight", *(f"{k}.bias" for k in range(4)), "2.weight", "3.weight"}
         assert model.get_parameter("2.weight").untyped_storage().nbytes() == 64 * 64 * model[2].weight.itemsize
         assert model.get_parameter("5.weight").untyped_storage().nbytes() == model[2].weight.itemsize
+
+
+def test_a_shard_of_a_placeholder_is_one() -> None:
+    """A tensor-parallel rank has no memory for its parts of the weights of other stages, nor do subtasks."""
+    whole = models.small_job("gpt", batch_size=4, tied=False)
+    with torch.device("meta"):
+        model = models.GPT(models.GPTSizes(n_layer=2, d_model=32, n_head=2, seq=16))
+    job = replace(whole, model=model)
+    with_placeholders(job.model)
+    shard = Division(job, split_of(job, 2, False), 1).job
+    tasks = capture(replace(job, subtask_bytes=2000), 2).job
+    for one in (shard, tasks):
+        assert all(is_placeholder(p) for p in one.model.parameters())
+    assert sum(p.numel() for p in shard.model.parameters()) < sum(p.numel() for p in job.model.parameters())
+    assert len(list(tasks.model.parameters())) > len(list(job.model.parameters()))
 
 
 def test_buffers_have_values() -> None:
