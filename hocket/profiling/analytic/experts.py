@@ -41,11 +41,11 @@ class Experts:
         for key, most in _MOST.items():
             least = 0 if key == "shared_feed_forward" else 1
             if not least <= getattr(self, key) <= most:
-                raise InputError(f"experts.{key}", str(getattr(self, key)), f"{least} to {most:,}")
+                raise InputError(key, str(getattr(self, key)), f"{least} to {most:,}")
         if self.per_token > self.count:
-            raise InputError("experts.per_token", str(self.per_token), f"at most {self.count}, the number of experts")
+            raise InputError("per_token", str(self.per_token), f"at most {self.count}, the number of experts")
         if self.shared_gate and not self.shared_feed_forward:
-            raise InputError("experts.shared_gate", "true without a shared expert", "shared_feed_forward above 0")
+            raise InputError("shared_gate", "true without a shared expert", "shared_feed_forward above 0")
 
     def parameters(self, hidden: int, matrices: int, tensor: int = 1, active: bool = False) -> float:
         """Number of parameters of router and experts of one block, on one tensor-parallel rank.

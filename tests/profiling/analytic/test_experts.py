@@ -1,6 +1,7 @@
 """Mixtures of experts by sizes: parameters, operations and bytes."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ LIBRARY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LIBRARY)
-def test_operations_are_those_of_the_library(kind: str, tmp_path: Any) -> None:
+def test_operations_are_those_of_the_library(kind: str, tmp_path: Path) -> None:
     """As many multiplications as torch counts in the forward and the backward of the library's model."""
     transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     import torch
@@ -100,10 +101,10 @@ def test_a_group_divides_every_expert(tensor: int) -> None:
 @pytest.mark.parametrize(
     ("sizes", "place", "found"),
     [
-        ({"count": 0, "per_token": 1, "feed_forward": 8}, "experts.count", "0"),
-        ({"count": 4, "per_token": 5, "feed_forward": 8}, "experts.per_token", "5"),
-        ({"count": 4, "per_token": 2, "feed_forward": 0}, "experts.feed_forward", "0"),
-        ({"count": 4, "per_token": 2, "feed_forward": 8, "shared_gate": True}, "experts.shared_gate", "true"),
+        ({"count": 0, "per_token": 1, "feed_forward": 8}, "count", "0"),
+        ({"count": 4, "per_token": 5, "feed_forward": 8}, "per_token", "5"),
+        ({"count": 4, "per_token": 2, "feed_forward": 0}, "feed_forward", "0"),
+        ({"count": 4, "per_token": 2, "feed_forward": 8, "shared_gate": True}, "shared_gate", "true"),
     ],
 )
 def test_impossible_experts(sizes: dict[str, Any], place: str, found: str) -> None:
@@ -112,6 +113,16 @@ def test_impossible_experts(sizes: dict[str, Any], place: str, found: str) -> No
         Experts(**sizes)
     assert caught.value.place == place
     assert caught.value.found.startswith(found)
+
+
+def test_the_place_in_a_file(tmp_path: Path) -> None:
+    """The key is named once, below the key of the experts."""
+    path = tmp_path / "sizes.yaml"
+    sizes = "layers: 2\nhidden: 64\nheads: 4\nvocabulary: 100\nsequence: 16\nbiases: false\n"
+    path.write_text(f"{sizes}experts: {{count: 4, per_token: 9, feed_forward: 32}}\n")
+    with pytest.raises(InputError) as caught:
+        open_model(path)
+    assert caught.value.place == f"{path}: experts.per_token"
 
 
 def test_what_experts_exclude() -> None:
