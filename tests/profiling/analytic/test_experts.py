@@ -137,6 +137,7 @@ def test_what_experts_exclude() -> None:
             Transformer("x", experts=experts, **SMALL).check_tensor(tensor)
 
 
+@pytest.mark.slow
 def test_a_published_mixture_is_planned() -> None:
     """Mixtral on 32 A100: the state of all experts, 18 bytes a parameter, decides how it is divided."""
     levels = (Level("server", 8, 300e9, 5e-6, shared=False), Level("network", 4, 25e9, 1e-5))

@@ -139,6 +139,7 @@ job = models.small_job("gpt", batch_size=8, dropout=0.0, tied=False, optimizer=o
 """
 
 
+@pytest.mark.slow
 @pytest.mark.workers
 def test_a_run_with_both_is_resumed(tmp_path: Path) -> None:
     """Real workers save and load the state of both; a resumed run has the losses of one that goes through."""
