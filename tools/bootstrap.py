@@ -86,13 +86,15 @@ def make_environment() -> None:
 def compile_packages(installed: Path, python: Path) -> None:
     """Compile installed packages on all cores; pip would use one.
 
-    Some packages contain files for other versions of Python. They stay as they are.
+    Folders of tests are left out, and folders of models: a package has hundreds of them, and few are used. Python compiles
+    a file of them when it is imported. Some packages contain files for other versions of Python. They stay as they are.
     """
     files = {path: sum(1 for _ in path.rglob("*.py")) for path in installed.iterdir()}
     packages = sorted(files, key=lambda path: (-files[path], path.name))
     cores = os.cpu_count() or 1
     shares = [packages[core::cores] for core in range(cores)]
-    commands = [[str(python), "-m", "compileall", "-qq", *map(str, share)] for share in shares if share]
+    compiler = [str(python), "-m", "compileall", "-qq", "-x", r"[/\\](tests|models)[/\\]"]
+    commands = [[*compiler, *map(str, share)] for share in shares if share]
     beside_sources = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
     for process in [subprocess.Popen(command, env=beside_sources) for command in commands]:
         process.wait()

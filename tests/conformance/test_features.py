@@ -197,7 +197,7 @@ def test_what_goes_together_trains_as_its_rule_says(one: Feature, other: Feature
     assert {one, other} <= features_of(plan, graph)
     program = plan.compile(graph)
     assert check(program) == ()
-    repeats = 1 + 16 // program.stride
+    repeats = 1 + 8 // program.stride
     found = run_inline(Executable(graph, plan.layout(graph), program), repeats)
     expected = rule_loop(graph, plan, program.rule, program.microbatches(repeats))
     tolerance = 2e-2 if graph.job.precision else 1e-4

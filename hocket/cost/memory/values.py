@@ -151,6 +151,28 @@ def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tup
     )
 
 
+@dataclass(slots=True)
+class _Made:
+    """Values that an instruction writes to new memory.
+
+    Attributes:
+        own: values of which the memory is neither pooled nor flat.
+        inherited: identities of freed values that give their memory to written values.
+        every_bytes, unpooled_bytes, pooled_bytes, flat_bytes, own_bytes, gradients_bytes: bytes of all values, of those
+            without pooled memory, of those with pooled memory, of those in flat memory, of `own`, and of gradients in
+            `own`.
+    """
+
+    own: list[Value]
+    inherited: set[int]
+    every_bytes: float
+    unpooled_bytes: float
+    pooled_bytes: float
+    flat_bytes: float
+    own_bytes: float
+    gradients_bytes: float
+
+
 _MOST_WALKS = 4096  # that plans of one profile share
 
 
@@ -339,10 +361,7 @@ class PlanMemory:
             samples: samples of the instruction's microbatches.
             pooled: True to count values with pooled memory as well.
         """
-        inherited = {heir_of(instruction, value) for value in instruction.writes}
-        made = [v for v in self._new(instruction) if pooled or not self.pooled(v)]
-        gone = [v for v in instruction.frees if v not in inherited and (pooled or not self.pooled(v))]
-        return self._sum(instruction, made, samples) - self._sum(instruction, gone, samples)
+        return self._net_bytes(instruction, self._made(instruction, samples), samples, pooled)
 
     def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
         """Maximum bytes that an instruction adds to device memory while it runs.
@@ -353,22 +372,54 @@ class PlanMemory:
             samples: samples of the instruction's microbatches.
             pooled: True to count new values with pooled memory as well, which is allocated at the start.
         """
-        figures = self._columns.at(samples)
-        new = self._new(instruction)
-        taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
-        # Flat memory is allocated as a whole when the instruction begins, even if it is not pooled.
-        flat = [v for v in new if v.what is ValueKind.ACCUMULATOR and self._flat(v)]
-        flat_bytes = self._sum(instruction, flat, samples)
-        own = [v for v in new if not self.pooled(v) and v not in flat]
-        whole = self._sum(instruction, own, samples)
+        return self._hold_bytes(instruction, self._made(instruction, samples), samples, pooled)
+
+    def net_and_hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> tuple[float, float]:
+        """`net_bytes` and `hold_bytes`, with less work than both."""
+        made = self._made(instruction, samples)
+        net = self._net_bytes(instruction, made, samples, pooled)
+        return net, self._hold_bytes(instruction, made, samples, pooled)
+
+    def _made(self, instruction: Instruction, samples: int) -> "_Made":
+        """Values that an instruction writes to new memory, not to the memory of a freed value."""
+        own, inherited = list[Value](), set[int]()
+        every = unpooled = pooled = flat = whole = gradients = 0.0
+        for value in instruction.writes:
+            heir = heir_of(instruction, value)
+            if heir is not None:
+                inherited.add(id(heir))
+                continue
+            size = self._size(instruction, value, samples)
+            every += size
+            if self.pooled(value):
+                pooled += size
+                continue
+            unpooled += size
+            # Flat memory is allocated as a whole when the instruction begins, even if it is not pooled.
+            if value.what is ValueKind.ACCUMULATOR and self._flat(value):
+                flat += size
+                continue
+            own.append(value)
+            whole += size
+            if value.what is ValueKind.GRADIENT:
+                gradients += size
+        return _Made(own, inherited, every, unpooled, pooled, flat, whole, gradients)
+
+    def _net_bytes(self, instruction: Instruction, made: "_Made", samples: int, pooled: bool) -> float:
+        gone = 0.0
+        for value in instruction.frees:
+            if id(value) not in made.inherited and (pooled or not self.pooled(value)):
+                gone += self._size(instruction, value, samples)
+        return (made.every_bytes if pooled else made.unpooled_bytes) - gone
+
+    def _hold_bytes(self, instruction: Instruction, made: "_Made", samples: int, pooled: bool) -> float:
+        own, whole = made.own, made.own_bytes
         match instruction.kind:
             case Kind.LOAD:
                 # The tensors of all samples of the microbatch, and their stack. Afterwards the stage holds only the
                 # tensors that it reads.
-                tensors = self._columns.profile.tensors
-                whole = max(
-                    whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
-                )
+                tensors, sizes = self._columns.profile.tensors, self._columns.at(samples).tensor_bytes
+                whole = max(whole, 2 * float(sum(sizes[i] for i, t in enumerate(tensors) if t.source < 0)))
             case Kind.FORWARD:
                 kept = any(v.what is ValueKind.STASH for v in own)
                 leaves = any(v.what is ValueKind.ACTIVATION for v in own) or instruction.again
@@ -376,8 +427,8 @@ class PlanMemory:
                 whole = max(whole, self._joined_bytes(instruction, samples))
             case Kind.BACKWARD:
                 fresh = [v.part for v in own if v.what is ValueKind.ACCUMULATOR]
-                gradients = self._sum(instruction, [v for v in own if v.what is ValueKind.GRADIENT], samples)
-                whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
+                walk = self._walk(instruction.stage, samples)
+                whole = max(0.0, walk.backward_peak(fresh, made.gradients_bytes))
                 whole = max(whole, self._joined_bytes(instruction, samples))
             case Kind.NORM:
                 whole += self._added_bytes(
@@ -390,8 +441,9 @@ class PlanMemory:
         moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
         if moving:
             besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
-            whole = max(whole, self.net_bytes(instruction, samples, pooled=False) - flat_bytes + besides)
-        return whole + flat_bytes + (taken if pooled else 0.0)
+            net = self._net_bytes(instruction, made, samples, pooled=False)
+            whole = max(whole, net - made.flat_bytes + besides)
+        return whole + made.flat_bytes + (made.pooled_bytes if pooled else 0.0)
 
     def _flat(self, value: Value) -> bool:
         """True if a gradient bucket is in flat memory that is allocated for each update."""
@@ -420,16 +472,11 @@ class PlanMemory:
         loose = self._loose_bytes(value, samples)
         return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
 
-    def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
-        return sum(
-            self.held_bytes(v, instruction.device, self.bundles.samples_in(instruction, v, samples))
-            for v in values
-            if not v.on_host
-        )
-
-    def _new(self, instruction: Instruction) -> list[Value]:
-        """Written values that need new memory, not the memory of a freed value."""
-        return [v for v in instruction.writes if heir_of(instruction, v) is None]
+    def _size(self, instruction: Instruction, value: Value, samples: int) -> float:
+        """Bytes of device memory of a value that an instruction writes or frees; 0 on the host."""
+        if value.on_host:
+            return 0.0
+        return self.held_bytes(value, instruction.device, self.bundles.samples_in(instruction, value, samples))
 
     def _walk(self, stage: int, samples: int) -> Walk:
         """Bytes of one stage's layers and tensors by position.

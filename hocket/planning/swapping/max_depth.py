@@ -103,7 +103,7 @@ def block_in_words(profile: ModelProfile) -> str:
 def _staying(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: RepeatedBlock, at: Callable[[str], None]
 ) -> MaxDepth:
-    """Deepest model that fits without swapping, by doubling, then bisection."""
+    """Deepest model that fits without swapping: the deepest that is tried, or found by doubling, then bisection."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
     known: dict[int, _Tried] = {}
 
@@ -118,6 +118,7 @@ def _staying(
     low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
     if not low:
         return MaxDepth(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
+    low = most if fits(most) else low  # of a small model, every depth fits
     while low < most and fits(high := min(2 * low, most)):
         low = high
     if low < most:

@@ -91,13 +91,13 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
     said: list[tuple[float, float, str]] = []
     cluster = Cluster.read(CLUSTER)
     plan_sizes(
-        published("gpt2-xl"),
+        published("bert-large"),
         cluster,
-        PlanRequest(128, tensors=(1,), shards=("none",)),
+        PlanRequest(32, tensors=(1,), shards=("none",)),
         Goal(),
         lambda *one: said.append(one),
     )
-    assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 128")]
+    assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 32")]
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
             yield SearchSpace(profile, cluster, batch), choice
 
 
-@pytest.mark.parametrize("seed", [3, 10, 27])
+@pytest.mark.parametrize("seed", [3, 27])
 @pytest.mark.parametrize("name", [name for name in members() if strategy(name).steady])
 @pytest.mark.thinned(most=3)
 def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:

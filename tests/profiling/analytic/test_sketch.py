@@ -85,8 +85,9 @@ def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
     """
     job = models.small_job(name, optimizer=adam) if name in ZOO else of_transformers(name)
     job = replace(job, precision=precision)
-    measured = measure(job, (2, 4), MeasureRequest(budget_s=0.01))
-    assert without_seconds(sketch(job, (2, 4)).profile) == without_seconds(measured)
+    sizes = (2, 4) if name == "gpt" else (2,)
+    measured = measure(job, sizes, MeasureRequest(budget_s=0.01))
+    assert without_seconds(sketch(job, sizes).profile) == without_seconds(measured)
 
 
 def test_a_model_on_meta_is_sketched_as_one_with_numbers():

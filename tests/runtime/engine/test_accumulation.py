@@ -13,7 +13,7 @@ from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import Case, assert_same_weights, captured
 
-STEPS = 6
+STEPS = 4
 MODEL = "gpt plain"
 
 

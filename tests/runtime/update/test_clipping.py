@@ -17,7 +17,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
 
-STEPS = 6
+STEPS = 4
 CASES = [
     Case("data_parallel", (1,)),
     Case("data_parallel", (3,), batch_size=7),

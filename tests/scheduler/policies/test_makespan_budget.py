@@ -76,8 +76,8 @@ def test_what_was_spent_is_not_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.thinned(most=1)
 def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
     """A simulation keeps the budget and spends it.

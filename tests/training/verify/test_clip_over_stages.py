@@ -21,7 +21,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import Trained, rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
 
-STEPS = 6
+STEPS = 4
 NORM = 0.1
 APART = [
     Case("pipedream", (1, 1)),

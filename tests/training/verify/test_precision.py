@@ -19,7 +19,7 @@ from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
 from tests.tiers import in_turn
 
-STEPS = 6
+STEPS = 5
 EXACT = [
     Case("data_parallel", (1,)),
     Case("flush", (1, 1)),

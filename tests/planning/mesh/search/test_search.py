@@ -18,8 +18,16 @@ from tests.planning.mesh.test_layout import SERVERS, layout_space, source, untie
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
-@pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
+@pytest.mark.parametrize(
+    ("profiles", "memory_gb", "strategies"),
+    [
+        (source, 80.0, USUAL),
+        (source, 1.2, STRATEGIES),
+        (untied, 1.2, STRATEGIES),
+        (source, 80.0, STALE),
+        (untied, 1.2, STALE),
+    ],
+)
 @pytest.mark.thinned(most=1)
 def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
     """No layout that fits is faster than the result by more than a tie."""
@@ -106,8 +114,10 @@ def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategies", [USUAL, STALE, ("gpipe",)])
-@pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("tensor", "along", "strategies"),
+    [(1, False, USUAL), (2, True, USUAL), (1, False, STALE), (2, False, STALE), (2, True, ("gpipe",))],
+)
 @pytest.mark.thinned
 def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
     """The estimate for plans too long to prove is above what `check` proves."""
