@@ -78,7 +78,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         made = (
-            "profile job.py --device-type cpu-core -o profile.json -b 8 -b 16 -b 32",
+            "profile job.py --device-type cpu-core -o profile.json -b 16 -b 32",
             "plan profile.json cluster.yaml --batch 64 -s flush -o plan.yaml",
             "plan profile.json cluster.yaml --batch 64 -s data_parallel -o data_parallel.yaml",
             "simulate plan.yaml --trace predicted.json",

@@ -97,12 +97,12 @@ ODD = {
 # The same with slices; a border of `2x2x1 interleaved` is inside of a divided part.
 SLICED = {
     f"{name} slices": replace(RUNS[name], slices=True)
-    for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
+    for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x1 between parts")
 }
 # And on slices of the sequence, with borders inside of the blocks, between them and at their ends; the first of the last is whole.
 SEQUENCE = {
     f"{name} sequence": replace(RUNS[name], sequence=True)
-    for name in ("1x2x1", "2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
+    for name in ("1x2x1", "2x2x1", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
 }
 SEQUENCE["2x2x1 ends sequence"] = replace(SEQUENCE["2x2x1 interleaved sequence"], ends=(2, 3, 21))
 RUNS |= SLICED | SEQUENCE | ODD
