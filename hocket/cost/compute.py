@@ -6,10 +6,10 @@ Source: Narayanan's dissertation, section 2.4.1 (T_l summed over the layers of a
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from hocket.cost.memory.stage_walk import Walk
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
@@ -30,7 +30,7 @@ class Columns:
         self.profile = profile
         self._at: dict[int, LayerFigures] = {}
         self._on: dict[str, Columns] = {}
-        self.walks: dict[object, Walk] = {}
+        self.walks: dict[object, Any] = {}
 
     def on(self, device_type: str) -> "Columns | None":
         """Costs on a device type; None if the profile has no seconds for this type."""

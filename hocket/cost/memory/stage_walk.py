@@ -20,8 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hocket.profiling.layer import LayerFigures
-from hocket.profiling.profile import ModelProfile
+from hocket.cost.compute import Columns
 
 LOSS_BYTES = 8.0  # the gradient of the loss is one number, which stays until the backward is over
 
@@ -70,8 +69,8 @@ class Walk:
     @classmethod
     def of(
         cls,
-        profile: ModelProfile,
-        figures: LayerFigures,
+        columns: Columns,
+        samples: int,
         layers: Sequence[int],
         made: np.ndarray,
         readers: Mapping[int, int] | None = None,
@@ -80,13 +79,15 @@ class Walk:
         """Build the walk over the layers of a stage.
 
         Arguments:
-            figures: costs of the profile's layers at the microbatch size.
+            columns: costs of the profile.
+            samples: samples of a microbatch.
             layers: the stage's layers, ascending.
             made: bytes of weight gradients by position and gradient bucket.
             readers: by index of a tensor that leaves the stage, the number of other stages that read it.
             waiting: bytes of parts of gradients, with the shape of `made`; zero if not given.
         """
         own, readers = list(layers), readers or {}
+        profile, figures = columns.profile, columns.at(samples)
         place = {layer: k for k, layer in enumerate(own)}
         inner, outputs = figures.stash_bytes[own], np.zeros(len(own))
         kept: list[tuple[float, int, int, int]] = []

@@ -492,7 +492,7 @@ class PlanMemory:
             if found is None:
                 if len(columns.walks) >= _MOST_WALKS:
                     columns.walks.clear()
-                found = Walk.of(columns.profile, columns.at(samples), own, about.made_of, readers, about.waiting)
+                found = Walk.of(columns, samples, own, about.made_of, readers, about.waiting)
                 columns.walks[key] = found
             self._walks[stage, samples] = found
         return found

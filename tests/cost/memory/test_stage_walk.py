@@ -35,7 +35,7 @@ def known() -> ModelProfile:
 def walk(profile: ModelProfile, layers: tuple[int, ...]) -> Walk:
     """Walk over some layers at one sample, with one bucket."""
     made = np.array([[profile.layers[i].gradients_bytes] for i in layers])
-    return Walk.of(profile, Columns(profile).at(1), layers, made)
+    return Walk.of(Columns(profile), 1, layers, made)
 
 
 def test_a_tensor_belongs_to_the_stage_whose_layers_keep_it() -> None:
@@ -103,9 +103,9 @@ def test_a_gradient_from_another_stage_meets_those_of_this_one() -> None:
     """
     profile = branching()
     made, first = np.zeros((2, 1)), next(i for i, t in enumerate(profile.tensors) if t.source == 0)
-    alone = Walk.of(profile, Columns(profile).at(1), (0, 1), made)
-    one = Walk.of(profile, Columns(profile).at(1), (0, 1), made, {first: 1})
-    two = Walk.of(profile, Columns(profile).at(1), (0, 1), made, {first: 2})
+    alone = Walk.of(Columns(profile), 1, (0, 1), made)
+    one = Walk.of(Columns(profile), 1, (0, 1), made, {first: 1})
+    two = Walk.of(Columns(profile), 1, (0, 1), made, {first: 2})
     assert alone.joined.tolist() == [0, 0]
     assert one.joined.tolist() == two.joined.tolist() == [0, 10 + 10]
     assert two.backward_peak([], 0) == one.backward_peak([], 0) + 10
@@ -142,8 +142,8 @@ def test_parts_of_gradients_wait_for_each_other() -> None:
     """
     profile, none = known(), np.zeros((3, 1))
     waiting = np.array([[8.0], [4.0], [0.0]])
-    without = Walk.of(profile, Columns(profile).at(1), (0, 1, 2), none)
-    found = Walk.of(profile, Columns(profile).at(1), (0, 1, 2), none, waiting=waiting)
+    without = Walk.of(Columns(profile), 1, (0, 1, 2), none)
+    found = Walk.of(Columns(profile), 1, (0, 1, 2), none, waiting=waiting)
     assert found.backward_peak([0], 0) == without.backward_peak([0], 0)
     assert 4 <= found.backward_peak([], 0) - without.backward_peak([], 0) <= 8
 
