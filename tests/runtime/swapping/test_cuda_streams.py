@@ -207,7 +207,7 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
     monkeypatch.setattr(Storages, "_changed", noted)
     swaps(setting, cuda, prefetch)
     assert len(most) == 2
-    assert 0.75 * setting.budget_bytes < sum(most.values()) < 1.15 * setting.budget_bytes
+    assert 0.75 * setting.budget_bytes < sum(most.values()) < 1.2 * setting.budget_bytes
 
 
 def test_a_part_of_a_scattered_sum_is_used_by_those_who_take_it(cuda):
