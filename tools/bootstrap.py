@@ -23,7 +23,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -40,6 +39,9 @@ SELECTIONS = ("--all", "--nightly")
 SLOWEST = "--durations=30"
 NO_TESTS = 5
 """pytest's exit code if no test is selected. One of the two runs may be empty, but not both."""
+NICE = ("nice", "-n", "19") if shutil.which("nice") else ()
+"""Command that starts another one with the least priority; empty where there is none."""
+_LOOK_S = 0.2
 
 
 def wanted() -> str:
@@ -114,7 +116,7 @@ def link_compiled(installed: Path, prefix: Path) -> None:
 
 
 def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Runs of pytest: tests without workers on all cores, then tests with worker processes, two files at a time.
+    """Runs of pytest: tests without workers on all cores, and tests with worker processes, two files at a time.
 
     The fast selection is used without `--all`. A selection by marks (`-m`) is one plain run.
     """
@@ -163,42 +165,57 @@ def kept() -> dict[str, str]:
 def run_checks(arguments: Sequence[str]) -> int:
     """Run formatter, linter, types and tests, and return the exit code.
 
-    All of them run even if one fails, so that one run shows everything.
+    All of them run even if one fails, so that one run shows everything. Tests with workers often wait. The other tests
+    and the type checker run at the same time with less priority, and use the cores meanwhile.
     """
     nightly = "--nightly" in arguments
     steps = properties(arguments) if nightly else tests(arguments)
-    failed, empty = [], []
-    with tempfile.TemporaryFile("w+") as types_output:
-        start_s = time.monotonic()
-        # The type checker uses one core. It runs at the same time as the tests, and its output is printed last.
-        types = None if nightly else start(TYPES[1], types_output)
-        try:
-            for name, command in (*(() if nightly else CHECKS), *steps):
-                code = run(name, command)
-                if code == NO_TESTS and command[0] == "pytest":
-                    empty.append(name)
-                    code = 0 if len(empty) < len(steps) else code
-                if code:
-                    failed.append(name)
-        except BaseException:  # an interrupt also ends the type checker
-            if types is not None:
-                types.kill()
-                types.wait()
-            raise
-        if types is not None:
-            code = types.wait()
-            types_output.seek(0)
-            print(f"== {TYPES[0]}: {' '.join(TYPES[1])}", types_output.read().rstrip(), sep="\n")
-            tell(TYPES[0], code, start_s)
-            failed += [TYPES[0]] if code else []
+    beside = [] if nightly else [Beside(*TYPES)]
+    if len(steps) > 1 and NICE:
+        beside.insert(0, Beside(*steps.pop(0)))
+    ended: list[tuple[str, str, int]] = []
+    try:
+        for name, command in (*(() if nightly else CHECKS), *steps):
+            ended.append((name, command[0], run(name, command)))
+        ended += [(one.name, one.command[0], one.follow()) for one in beside]
+    finally:  # an interrupt also ends what runs beside
+        for one in beside:
+            one.end()
+    # One selection of tests may be empty, but not all.
+    codes = [code for _, program, code in ended if program == "pytest"]
+    empty = (NO_TESTS,) if set(codes) - {NO_TESTS} else ()
+    failed = [name for name, program, code in ended if code and not (program == "pytest" and code in empty)]
     print(f"Failed: {', '.join(failed)}." if failed else "All checks passed.", flush=True)
     return 1 if failed else 0
 
 
-def start(command: Sequence[str], out: IO[str]) -> "subprocess.Popen[str]":
-    """Start a check that writes to a file."""
-    words = [str(BIN / command[0]), *command[1:]]
-    return subprocess.Popen(words, cwd=ROOT, env=kept(), stdout=out, stderr=out, text=True)
+class Beside:
+    """A check that runs beside others, with less priority; its output is shown afterwards."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name, self.command, self._start_s = name, command, time.monotonic()
+        output, path = tempfile.mkstemp()
+        self._path = Path(path)
+        words = [*NICE, str(BIN / command[0]), *command[1:]]
+        self._process = subprocess.Popen(words, cwd=ROOT, env=kept(), stdout=output, stderr=output)
+        os.close(output)
+
+    def follow(self) -> int:
+        """Print the output from its beginning until the check ends, and return its exit code."""
+        print(f"== {self.name}: {' '.join(self.command)}", flush=True)
+        with self._path.open(errors="replace") as output:
+            while (code := self._process.poll()) is None:
+                print(output.read(), end="", flush=True)
+                time.sleep(_LOOK_S)
+            print(output.read(), end="", flush=True)
+        tell(self.name, code, self._start_s)
+        return code
+
+    def end(self) -> None:
+        """Kill the check if it runs."""
+        self._process.kill()
+        self._process.wait()
+        self._path.unlink(missing_ok=True)
 
 
 def run(name: str, command: Sequence[str]) -> int:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import IO
 
 import pytest
 
@@ -94,6 +93,7 @@ def test_each_night_has_its_own_seed(bootstrap: ModuleType) -> None:
     assert seeds("--hypothesis-seed=7") == ["--hypothesis-seed=7"]
 
 
+@pytest.mark.parametrize("nice", [True, False])
 @pytest.mark.parametrize(
     ("codes", "wanted"),
     [
@@ -108,10 +108,15 @@ def test_each_night_has_its_own_seed(bootstrap: ModuleType) -> None:
     ],
 )
 def test_no_failure_is_lost(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, int], wanted: int
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, int], wanted: int, nice: bool
 ) -> None:
-    """One of the two runs may have no test of those that were asked for; both may not, and each may fail."""
-    fake_commands(bootstrap, monkeypatch, list(codes))
+    """One of the two runs may have no test of those that were asked for; both may not, and each may fail.
+
+    They run side by side, or one after the other where no command gives one of them less priority.
+    """
+    if not nice:
+        monkeypatch.setattr(bootstrap, "NICE", ())
+    fake_commands(bootstrap, monkeypatch, codes)
     assert bootstrap.run_checks(["-k", "cluster"]) == wanted
 
 
@@ -119,41 +124,49 @@ def test_no_failure_is_lost(
 def test_no_failure_of_another_check_is_lost(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failing: str
 ) -> None:
-    """Nor what it says, though the type checker runs beside the tests."""
-    fake_commands(bootstrap, monkeypatch, [0, 0], failing)
+    """Nor what is said by checks that run beside others."""
+    fake_commands(bootstrap, monkeypatch, (0, 0), failing)
     assert bootstrap.run_checks([]) == 1
     out = capfd.readouterr().out
     assert f"Failed: {failing}." in out
-    assert "words of the type checker" in out
+    assert "words of mypy" in out
+    assert "words of pytest" in out
 
 
 def test_properties_of_the_night_may_fail(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else is checked at night."""
     for code in (0, 1):
-        fake_commands(bootstrap, monkeypatch, [code], "types")
+        fake_commands(bootstrap, monkeypatch, (code,), "types")
         assert bootstrap.run_checks(["--nightly"]) == code
 
 
-def fake_commands(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: list[int], failing: str = "") -> None:
-    """Let runs of pytest end with these codes, one after the other, and one of the other checks fail."""
+def fake_commands(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], failing: str = ""
+) -> None:
+    """Let runs of pytest end with these codes, tests with workers with the last one, and one of the other checks fail."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
-    def run(command: Sequence[str], env: dict[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+    def code_of(command: Sequence[str], env: dict[str, str]) -> int:
         # What is compiled is kept, but not among the sources.
         assert "PYTHONDONTWRITEBYTECODE" not in env
         for name in ("PYTHONPYCACHEPREFIX", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
             assert Path(env[name]).is_relative_to(bootstrap.VENV)
         if Path(command[0]).name == "pytest":
-            return subprocess.CompletedProcess(command, codes.pop(0))
-        return subprocess.CompletedProcess(command, int(failing == ("format" if "format" in command else "lint")))
+            return codes[-1 if "workers" in command else 0]
+        names = {"mypy": "types", "ruff": "format" if "format" in command else "lint"}
+        return int(failing == names[Path(command[0]).name])
 
-    def start(command: Sequence[str], out: IO[str]) -> "subprocess.Popen[str]":
-        code = int(failing == "types")
-        script = f"print('words of the type checker'); raise SystemExit({code})"
-        return subprocess.Popen([sys.executable, "-c", script], stdout=out, text=True)
+    def run(command: Sequence[str], env: dict[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, code_of(command, env))
 
+    def start(command: Sequence[str], env: dict[str, str], stdout: int, **options: object) -> "subprocess.Popen[bytes]":
+        own = command[len(bootstrap.NICE) :]
+        script = f"print('words of {Path(own[0]).name}'); raise SystemExit({code_of(own, env)})"
+        return popen([sys.executable, "-c", script], stdout=stdout)
+
+    popen = subprocess.Popen
     monkeypatch.setattr(bootstrap.subprocess, "run", run)
-    monkeypatch.setattr(bootstrap, "start", start)
+    monkeypatch.setattr(bootstrap.subprocess, "Popen", start)
 
 
 def test_a_break_is_no_traceback(tmp_path: Path) -> None:
@@ -166,7 +179,7 @@ def test_a_break_is_no_traceback(tmp_path: Path) -> None:
         f"checker = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
         f"def started(words, **options):\n"
         f"    process = own(checker, **options)\n"
-        f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(process.pid))\n"
+        f"    print(process.pid, file=open({str(tmp_path / 'pid')!r}, 'a'))\n"
         f"    return process\n"
         f"subprocess.Popen = started\n"
         f"sys.argv = ['bootstrap.py', 'test']\n"
@@ -175,5 +188,8 @@ def test_a_break_is_no_traceback(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (130, "")
-    with pytest.raises(ProcessLookupError):  # the type checker, which runs beside the tests, has ended as well
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    numbers = [int(line) for line in (tmp_path / "pid").read_text().splitlines()]
+    assert len(numbers) == 2
+    for number in numbers:  # the checks that ran beside have ended as well
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)

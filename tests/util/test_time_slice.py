@@ -75,18 +75,18 @@ def test_other_threads_keep_their_slice() -> None:
 @needs_slices
 def test_a_niceness_stays() -> None:
     """Only the slice changes: a run under `nice` stays as nice as it is."""
-    found = list[tuple[int, int]]()
+    found = list[int]()
 
     def nice() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), before + 1)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), after)
         with long_time_slice():
-            found.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), before + 1))
+            found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
-    before = os.getpriority(os.PRIO_PROCESS, 0)
+    after = min(os.getpriority(os.PRIO_PROCESS, 0) + 1, 19)  # the tests themselves may run with the least priority
     thread = threading.Thread(target=nice)
     thread.start()
     thread.join()
-    assert found == [(before + 1, before + 1)]
+    assert found == [after]
 
 
 def test_nothing_happens_where_there_are_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
