@@ -45,7 +45,7 @@ def test_what_data_keep_is_not_the_models() -> None:
 
     The patterns of 4,000 classes are larger than the model. When they were counted, the prediction seemed too low.
     """
-    job = models.small_job("inception", classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)
+    job = models.small_job("vgg", classes=4000, optimizer=OPTIMIZERS["SGD"], batch_size=4)
     seen, kept = tracked(job, 4, 1)["Total"], job.data.patterns.nbytes
     assert seen < kept
     assert seen <= predicted(job, 4, 1) <= 1.01 * seen

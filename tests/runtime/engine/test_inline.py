@@ -213,8 +213,9 @@ def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)
-@pytest.mark.parametrize(("model", "optimizer"), [("gpt", "momentum"), ("lstm", "momentum"), ("inception", "gentle")])
+@pytest.mark.parametrize(
+    ("model", "optimizer", "case"), in_turn(SYNCHRONOUS[1::3], ("gpt", "momentum"), LSTM, ("inception", "gentle"))
+)
 @pytest.mark.thinned(most=2)
 def test_synchronous_strategies_in_single_precision(model, optimizer, case):
     """Synchronous strategies in float32 equal one process to 1e-5."""

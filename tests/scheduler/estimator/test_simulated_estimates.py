@@ -118,7 +118,7 @@ def test_events_say_all_that_changed() -> None:
 
 
 def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun, list[Snapshot]]:
-    """Forty jobs on four workers, and the snapshots of the policy."""
+    """Jobs on four workers, and the snapshots of the policy."""
     seen: list[Snapshot] = []
     policy = policy_named("max_min_fairness")
 
@@ -126,7 +126,7 @@ def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun
         seen.append(snapshot)
         return policy(snapshot)
 
-    work = continuous(packaged(), 40, 0.6, 0)
+    work = continuous(packaged(), 34, 0.6, 0)
     options = SimulatorOptions(Settings(), sharing, estimating=estimating)
     return simulate(work, TYPES, packaged(), asked, options), seen
 
