@@ -114,7 +114,10 @@ def _tell(words: list[str], error: Exception) -> None:
 
         from hocket.cli.output.tables import error_json
 
-        print(json.dumps({"error": error_json(error)}))
+        try:
+            print(json.dumps({"error": error_json(error)}), flush=True)
+        except OSError:  # a full disk, or a reader that has left; the error is on standard error as well
+            _write_nowhere()
 
 
 def run() -> None:

@@ -408,6 +408,25 @@ def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, mon
     assert ask(run, "replay journal.log --json").json["events"] == 30
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["cluster solve missing.json --json", "cluster solve --no-such-option --json"])
+def test_an_error_is_told_though_its_json_is_not_taken(words: str) -> None:
+    """On a full disk, and if the reader has left, the error on standard error stays."""
+    command = [sys.executable, "-m", "hocket", *words.split()]
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered, check=False)
+    assert found.returncode == 2
+    assert words.split()[2] in found.stderr
+    assert "Exception" not in found.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == found.stderr
+        assert process.wait() == 2
+
+
 @pytest.mark.parametrize("words", ["policies", "prices --json", "solve snapshot.json"])
 @pytest.mark.thinned(most=1)
 def test_output_that_nobody_takes(run: Run, shared: Path, words: str) -> None:

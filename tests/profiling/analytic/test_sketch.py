@@ -72,7 +72,7 @@ ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("vgg", "resnet", "bert")),
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("resnet", "bert")),
         *((name, None) for name in ("gpt", "lstm")),
         ("llama", "bfloat16"),
     ],
