@@ -84,7 +84,7 @@ SHAPES: dict[str, Stages] = {
     "two waves on three devices": two_waves(3),
     "rounds with replicas that share a step": rounds(2, 2, 2, skips=((0, 2),), shard="optimizer"),
 }
-MICROBATCHES = (1, 2, 3, 6)
+MICROBATCHES = (1, 2, 3, 4, 6)
 
 
 def option_sets(name: str) -> Iterator[dict[str, Any]]:
