@@ -190,7 +190,8 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
     """The memory reserved for all streams is about the budget.
 
     An allocator keeps memory for the stream that allocated it. If the whole budget belonged to compute and then to the
-    lane, it would keep twice the budget. The sum of the highest reservations is only a little above the budget.
+    lane, it would keep twice the budget. The sum of the highest reservations is only a little above the budget. It
+    depends on how far the lane runs ahead, which the machine decides; so the median of three runs counts.
     (Fragmentation is not imitated.)
     """
     live, most, makers = Counter[int](), Counter[int](), dict[int, int]()
@@ -199,15 +200,21 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
     def noted(self: Storages, block: Any, there_bytes: int) -> None:
         if there_bytes > block.there_bytes:
             makers[id(block)] = cuda.current.number
-        maker = makers[id(block)]
-        live[maker] += there_bytes - block.there_bytes
-        most[maker] = max(most[maker], live[maker])
+        if id(block) in makers:  # not a block of an earlier run, which may be destroyed late
+            maker = makers[id(block)]
+            live[maker] += there_bytes - block.there_bytes
+            most[maker] = max(most[maker], live[maker])
         changed(self, block, there_bytes)
 
     monkeypatch.setattr(Storages, "_changed", noted)
-    swaps(setting, cuda, prefetch)
-    assert len(most) == 2
-    assert 0.75 * setting.budget_bytes < sum(most.values()) < 1.2 * setting.budget_bytes
+    sums = []
+    for _ in range(3):
+        for counts in (live, most, makers):
+            counts.clear()
+        swaps(setting, cuda, prefetch)
+        assert len(most) == 2
+        sums.append(sum(most.values()))
+    assert 0.75 * setting.budget_bytes < sorted(sums)[1] < 1.15 * setting.budget_bytes
 
 
 def test_a_part_of_a_scattered_sum_is_used_by_those_who_take_it(cuda):
