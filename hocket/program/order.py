@@ -471,9 +471,7 @@ def heir_of(instruction: Instruction, written: Value) -> Value | None:
     Returns:
         None if the written value has separate memory.
     """
-    ancestors = _HEIRS.get(written.what)
-    if ancestors is None:
-        return None
+    ancestors = _HEIRS.get(written.what, ())
     for value in instruction.frees:
         same = value.what in ancestors and value.stage == written.stage and value.part == written.part
         if same and value.on_host == written.on_host:

@@ -178,7 +178,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
                 # which pieces of a border stay on it.
                 key = (cost_key, samples, member.device if apart else -1)
                 if key not in known:
-                    known[key] = memory.net_and_hold_bytes(member, samples, pooled=False)
+                    known[key] = memory.net_bytes(member, samples, False), memory.hold_bytes(member, samples, False)
                 net, held = known[key]
                 if member.kind is Kind.RECEIVE:
                     post_device[s], post[s, k] = member.device, net
