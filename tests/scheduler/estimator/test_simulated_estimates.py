@@ -118,7 +118,7 @@ def test_events_say_all_that_changed() -> None:
 
 
 def run(estimating: Estimating | None, sharing: bool = True) -> tuple[ClusterRun, list[Snapshot]]:
-    """Jobs on four workers, and the snapshots of the policy."""
+    """34 jobs on four workers, and the snapshots of the policy."""
     seen: list[Snapshot] = []
     policy = policy_named("max_min_fairness")
 

@@ -479,6 +479,7 @@ def test_completion_times_are_the_public_simulators(key: str, name: str, blind: 
         ("single_r5_s1", "allox"),
         ("single_r2_s0", "gandiva"),
         ("static_multi_n100_s0", "isolated"),
+        ("single_r4_s0", "finish_time_fairness_perf"),
         ("single_r2_s0", "max_min_fairness_packed"),
         ("static_multi_n100_s0", "max_min_fairness_perf"),
         ("static_multi_n100_s0", "finish_time_fairness_perf"),
