@@ -10,6 +10,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests import tiers
 
@@ -50,6 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the hypothesis profile of the fast selection, before properties read it."""
     if config.getoption("--fast"):
         settings.load_profile("fast")
+    if config.getoption("--hypothesis-profile") != "nightly" and hasattr(providers, "_get_local_constants"):
+        # Hypothesis draws constants of all modules that a process has imported so far. Which these are depends on how
+        # tests are distributed, and reading them all takes seconds in each process.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_finish() -> None:

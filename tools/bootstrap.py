@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +41,8 @@ NO_TESTS = 5
 """pytest's exit code if no test is selected. One of the two runs may be empty, but not both."""
 NICE = ("nice", "-n", "19") if shutil.which("nice") else ()
 """Command that starts another one with the least priority; empty where there is none."""
+UNREAD = ("tests", "testing", "models", "mypy", "mypyc")
+"""Names of folders of installed packages with many files that are rarely imported."""
 _LOOK_S = 0.2
 
 
@@ -53,11 +55,19 @@ def wanted() -> str:
 
 
 def call(command: Sequence[str | Path], what: str) -> None:
-    """Run one step of the installation; if it fails, exit with a message."""
-    done = subprocess.run([str(part) for part in command], cwd=ROOT, check=False)
-    if done.returncode:
+    """Run one step of the installation; if it fails, exit with a message.
+
+    Packages that it completes are compiled meanwhile: pip uses one core.
+    """
+    done: set[Path] = set()
+    with subprocess.Popen([str(part) for part in command], cwd=ROOT) as process:
+        while process.poll() is None:
+            for packages in site_packages():
+                done |= compile_complete(packages, BIN / "python", done)
+            time.sleep(_LOOK_S)
+    if process.returncode:
         sys.exit(
-            f"{what} failed (exit code {done.returncode}): see the lines above; nothing outside {VENV} was changed."
+            f"{what} failed (exit code {process.returncode}): see the lines above; nothing outside {VENV} was changed."
         )
 
 
@@ -79,27 +89,51 @@ def make_environment() -> None:
             f"install python{sys.version_info.major}.{sys.version_info.minor}-venv, then run this again."
         )
     call([*pip, "install", "--quiet", "--no-compile", "-c", "constraints.txt", "-e", ".[test,hf,docs]"], "Installing")
-    for packages in (*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")):
+    for packages in site_packages():
         compile_packages(packages, BIN / "python")
     link_compiled(VENV / "lib", COMPILED)
     STAMP.write_text(wanted())
 
 
-def compile_packages(installed: Path, python: Path) -> None:
-    """Compile installed packages on all cores; pip would use one.
+def site_packages() -> list[Path]:
+    """Folders of the environment's packages."""
+    return [*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")]
 
-    Folders with the name tests or models are left out: of their thousands of files few are imported, and Python compiles
-    these at their import. Some packages contain files for other versions of Python. They stay as they are.
-    """
+
+def compile_packages(installed: Path, python: Path) -> None:
+    """Compile all installed packages that are not compiled yet, on all cores."""
     files = {path: sum(1 for _ in path.rglob("*.py")) for path in installed.iterdir()}
     packages = sorted(files, key=lambda path: (-files[path], path.name))
     cores = os.cpu_count() or 1
     shares = [packages[core::cores] for core in range(cores)]
-    compiler = [str(python), "-m", "compileall", "-qq", "-x", r"[/\\](tests|models)[/\\]"]
-    commands = [[*compiler, *map(str, share)] for share in shares if share]
-    beside_sources = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
-    for process in [subprocess.Popen(command, env=beside_sources) for command in commands]:
+    for process in [compile_files(python, share) for share in shares if share]:
         process.wait()
+
+
+def compile_complete(installed: Path, python: Path, done: Set[Path]) -> set[Path]:
+    """Compile the packages that pip has completed, except those in `done`, on one core.
+
+    Returns:
+        List of files (RECORD) of each package that was compiled.
+    """
+    last = {mark.with_name("RECORD") for mark in installed.glob("*.dist-info/INSTALLER")}  # pip writes these two last
+    complete = {record for record in last if record.exists()} - done
+    names = (line.partition(",")[0] for record in complete for line in record.read_text().splitlines())
+    own = {installed / name.partition("/")[0] for name in names if name.endswith(".py")}
+    if packages := sorted(path for path in own if path.exists()):
+        compile_files(python, packages).wait()
+    return complete
+
+
+def compile_files(python: Path, paths: Sequence[Path]) -> "subprocess.Popen[bytes]":
+    """Start to compile these files, and all files in these folders.
+
+    Folders in `UNREAD` are left out: of their thousands of files few are imported, and Python compiles these at their
+    import. Some packages contain files for other versions of Python. They stay as they are.
+    """
+    command = [str(python), "-m", "compileall", "-qq", "-x", rf"[/\\]({'|'.join(UNREAD)})[/\\]", *map(str, paths)]
+    beside_sources = {key: value for key, value in os.environ.items() if key != "PYTHONPYCACHEPREFIX"}
+    return subprocess.Popen(command, env=beside_sources)
 
 
 def link_compiled(installed: Path, prefix: Path) -> None:

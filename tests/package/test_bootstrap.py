@@ -29,12 +29,34 @@ def test_packages_are_compiled(bootstrap: ModuleType, tmp_path: Path) -> None:
     """Every file of every package, but tests, models, and one that this Python cannot read."""
     files = {"a/b/c.py": "x = 1", "d.py": "y = 2", "e/old.py": "print 'x'", "e/new.py": "z = 3"}
     left_out = {"a/tests/f.py": "u = 4", "a/models/g.py": "v = 5"}
-    for name, text in (files | left_out).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, files | left_out)
     bootstrap.compile_packages(tmp_path, Path(sys.executable))
-    compiled = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
-    assert compiled == {"c", "d", "new"}
+    assert compiled_in(tmp_path) == {"c", "d", "new"}
+
+
+def test_a_package_is_compiled_when_it_is_complete(bootstrap: ModuleType, tmp_path: Path) -> None:
+    """That is when both files exist that pip writes last; and once."""
+    write(tmp_path, {"a/b.py": "x = 1", "c.py": "y = 2", "a-1.dist-info/RECORD": "a/b.py,sha256=0,5\nc.py,,\n"})
+    write(
+        tmp_path, {"d.py": "z = 3", "d-1.dist-info/INSTALLER": "pip", "e.py": "u = 4", "e-1.dist-info/RECORD": "e.py,,"}
+    )
+    assert not bootstrap.compile_complete(tmp_path, Path(sys.executable), set())
+    write(tmp_path, {"a-1.dist-info/INSTALLER": "pip"})
+    complete = bootstrap.compile_complete(tmp_path, Path(sys.executable), set())
+    assert compiled_in(tmp_path) == {"b", "c"}
+    assert not bootstrap.compile_complete(tmp_path, Path(sys.executable), complete)
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files with these names and texts."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def compiled_in(folder: Path) -> set[str]:
+    """Names of modules that are compiled."""
+    return {path.name.partition(".")[0] for path in folder.rglob("*.pyc")}
 
 
 def test_what_pip_compiled_is_not_compiled_again(bootstrap: ModuleType, tmp_path: Path) -> None:
