@@ -64,7 +64,12 @@ lint.ignore = ["F401"]
 
 
 @pytest.fixture
-def small(tmp_path: Path, tools: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    tools: tuple[ModuleType, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A repository of one room and one test."""
     top = tmp_path / "small"
     for name, text in (("hocket/room/shape.py", SOURCE), ("tests/room/test_shape.py", TEST)):
@@ -77,7 +82,7 @@ def small(tmp_path: Path, tools: tuple[ModuleType, ModuleType], monkeypatch: pyt
     # Without plugins, and with a common cache of types, each of the many commands starts in a third of the time.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(import_module("bootstrap"), "side_by_side", lambda: ())
-    monkeypatch.setenv("MYPY_CACHE_DIR", str(tmp_path / "types"))
+    monkeypatch.setenv("MYPY_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "types"))
     return top
 
 

@@ -7,6 +7,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,12 +20,15 @@ MOST_PARAMETERS, MOST_LINES, MOST_FILE_LINES, FEW_FILE_LINES = 6, 60, 250, 60
 SLACK = 5
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+@cache
+def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of the package, with its place."""
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"hocket/{name_of(path)}:{node.lineno} {node.name}", node
+    return [
+        (f"hocket/{name_of(path)}:{node.lineno} {node.name}", node)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -98,8 +102,13 @@ LONGEST_FIRST_LINE = 120
 PUZZLES = ("what of ", "those that ", "whose ", "that of which", "by sizes", "makes again", "made again")
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
+@cache
+def docstrings() -> list[tuple[str, str]]:
     """Place and text of every docstring of the package, those behind an assignment included."""
+    return list(_docstrings())
+
+
+def _docstrings() -> Iterator[tuple[str, str]]:
     for path in FILES:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

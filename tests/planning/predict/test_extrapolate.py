@@ -1,6 +1,7 @@
 """Extrapolation of long batches equals their simulation, whatever takes longest."""
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from random import Random
 
 import pytest
@@ -49,8 +50,10 @@ def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
             yield SearchSpace(profile, cluster, batch), choice
 
 
-@pytest.mark.parametrize("seed", [3, 27])
-@pytest.mark.parametrize("name", [name for name in members() if strategy(name).steady])
+STEADY = [name for name in members() if strategy(name).steady]
+
+
+@pytest.mark.parametrize(("name", "seed"), list(zip(STEADY, cycle((3, 27)), strict=False)))
 @pytest.mark.thinned(most=3)
 def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:
     """Computation, links with a rhythm, or overlapped all-reduces may take longest.

@@ -176,7 +176,7 @@ def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
     assert [WIDTH * each for each in sent] == [fact["sent_bytes"] for fact in results[name.removesuffix(" slices")][0]]
 
 
-@each([f"{name} sequence" for name in ("2x2x1", "2x2x1 two_bw", "2x2x2")])
+@each([f"{name} sequence" for name in ("2x2x1", "2x2x1 two_bw")])
 def test_borders_are_slices_of_the_sequence(results: Found, name: str) -> None:
     """Borders are slices of the sequence.
 

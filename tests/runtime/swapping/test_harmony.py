@@ -325,7 +325,6 @@ def peaks(folder: Path) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("mode", "prefetch", "kind"),
     [
-        pytest.param("data", 0, {}, marks=pytest.mark.slow),
         pytest.param("pipeline", 0, {}, marks=pytest.mark.slow),
         ("data", 1, {}),
         pytest.param("data", 1, {"pairs": True}, marks=pytest.mark.slow),

@@ -78,7 +78,6 @@ RUNS = {
     "2x2x1 gloo": Run(Case("flush", (1, 1), batch_size=7), gloo=True),
     "2x2x1 interleaved": Run(Case("interleaved", (1, 1), rounds=2)),
     "2x2x1 two_bw": Run(Case("two_bw", (1, 1)), 8),
-    "1x2x2": Run(Case("data_parallel", (2,))),
     "2x2x2": Run(Case("flush", (2, 2))),
     "2x2x1 clipped": Run(Case("flush", (1, 1)), job=("gpt clipped", "momentum")),
     "2x2x1 bfloat16": Run(Case("flush", (1, 1)), job=("gpt bfloat16", "momentum")),
@@ -97,12 +96,12 @@ ODD = {
 # The same with slices; a border of `2x2x1 interleaved` is inside of a divided part.
 SLICED = {
     f"{name} slices": replace(RUNS[name], slices=True)
-    for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x1 between parts")
+    for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 between parts")
 }
 # And on slices of the sequence, with borders inside of the blocks, between them and at their ends; the first of the last is whole.
 SEQUENCE = {
     f"{name} sequence": replace(RUNS[name], sequence=True)
-    for name in ("1x2x1", "2x2x1", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
+    for name in ("1x2x1", "2x2x1", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x1 between parts")
 }
 SEQUENCE["2x2x1 ends sequence"] = replace(SEQUENCE["2x2x1 interleaved sequence"], ends=(2, 3, 21))
 RUNS |= SLICED | SEQUENCE | ODD
