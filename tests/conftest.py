@@ -18,6 +18,8 @@ from tests import tiers
 # left out of them, tests that plan take a tenth less time.
 gc.set_threshold(100_000, 20, 20)
 
+_file: Path | None = None  # of the running test
+
 # The same examples in every run, but at night; a deadline would make a slow machine a failing one.
 for name, count in (
     ("ci", tiers.BASE_EXAMPLES * 3 // 5),
@@ -60,6 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Leave what earlier files of tests have made out of garbage collections, too: caches of a whole run fill a gigabyte."""
+    global _file
+    if item.path != _file:
+        _file = item.path
+        gc.collect(1)
+        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -99,6 +99,14 @@ def in_turn(cases: Sequence[Any], first: tuple[str, str], *others: tuple[str, st
     return [pytest.param(*job, case, id=f"{'-'.join(job)}-{case}") for job, case in jobs]
 
 
+def alternating(cases: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Parameters (case, value) of a test, in place of their product: each case with the next of the values, in turn."""
+    return [
+        pytest.param(case, *(value if isinstance(value, tuple) else (value,)), id=f"{getattr(case, 'name', case)}-{k}")
+        for k, (case, value) in enumerate(zip(cases, cycle(values), strict=False))
+    ]
+
+
 def spread(items: Sequence[T], most: int | None) -> list[T]:
     """At most so many of the items, evenly spaced from the first on; all of them without a limit."""
     if most is None or most >= len(items):

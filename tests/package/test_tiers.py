@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.package.helpers.circles import reached
 from tests.package.helpers.sources import imports_of_package, module_of, tree_of
-from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, covering, examples, need_of, spread, thinned
+from tests.tiers import NEEDS, SYSTEM, TESTS, TORCH, alternating, covering, examples, need_of, spread, thinned
 
 FILES = sorted(TESTS.rglob("*.py"))
 rows = st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20)
@@ -106,6 +106,14 @@ def test_a_few_rows_cover_all(rows: list[tuple[int, ...]], strength: int) -> Non
     for columns in combinations(range(3), strength):
         wanted = {tuple(row[c] for c in columns) for row in rows}
         assert {tuple(rows[k][c] for c in columns) for k in found} == wanted
+
+
+def test_cases_have_values_in_turn() -> None:
+    """Each case once, with the next value; several parameters are one value."""
+    found = alternating(["a", "b", "c"], [(1, 2), (3, 4)])
+    assert [one.values for one in found] == [("a", 1, 2), ("b", 3, 4), ("c", 1, 2)]
+    assert [one.id for one in found] == ["a-0", "b-1", "c-2"]
+    assert [one.values for one in alternating(["a", "b"], "xyz")] == [("a", "x"), ("b", "y")]
 
 
 def test_pairs_of_a_product_need_few_of_it() -> None:

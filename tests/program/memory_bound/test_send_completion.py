@@ -9,10 +9,10 @@ from hocket.program.memory_bound.happens_before import clocks
 from hocket.program.memory_bound.send_completion import Spot, surely_over
 from hocket.program.memory_bound.untimed_run import Untimed
 from tests.program.helpers.programs import CASES, Case
+from tests.tiers import alternating
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("periods", [0, 1, 5])
+@pytest.mark.parametrize(("case", "periods"), alternating(CASES, [5, 0, 1]))
 @pytest.mark.thinned(most=60)
 def test_no_send_is_called_over_before_it_surely_is(case: Case, periods: int) -> None:
     program = case.program()

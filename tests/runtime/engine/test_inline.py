@@ -24,7 +24,7 @@ from hocket.training.verify.reference_loop import Trained, rule_loop
 from tests.runtime.helpers.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, by_bundle, captured
 from tests.tiers import in_turn
 
-STEPS = 12
+STEPS = 9
 FEW_STEPS = 6  # for models that add operators; the strategies' rules are tried for longer with a GPT
 LSTM, INCEPTION = ("lstm", "momentum"), ("inception", "momentum")
 SYNCHRONOUS = [

@@ -12,6 +12,7 @@ from hocket.program.instruction import Kind
 from hocket.runtime.engine.inline import Result, run_inline
 from hocket.runtime.stage.executable import Executable
 from tests.runtime.helpers.plans import Case, captured
+from tests.tiers import alternating
 
 CASES = [
     Case("flush", (1, 1)),
@@ -40,8 +41,7 @@ def run(graph: Captured, case: Case, read_once: bool) -> tuple[Result, Any]:
     return run_inline(Executable(graph, plan.layout(graph), program), repeats), program
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("model", ["gpt plain untied", "lstm plain"])
+@pytest.mark.parametrize(("case", "model"), alternating(CASES, ["gpt plain untied", "lstm plain"]))
 @pytest.mark.thinned
 def test_losses_and_weights_are_the_same(model: str, case: Case) -> None:
     """To the bit; no stage but the first of each replica of the model loads."""

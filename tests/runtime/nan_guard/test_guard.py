@@ -24,6 +24,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.strategies.base.strategy import members
 from hocket.util.compatibility import REFUSED, Feature
 from tests.runtime.helpers.plans import Case
+from tests.tiers import alternating
 
 BATCH, SIZE, STEPS = 8, 2, 5
 BAD_STEP = 2
@@ -127,12 +128,17 @@ def test_every_strategy_is_tried() -> None:
     assert {case.strategy for case in CASES} == set(members())
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(
-    ("bad", "place"),
-    [("forward", "the output of layer '3'"), ("backward", "in the backward of layer '1'"), ("input", "the input '")],
+    ("case", "bad", "place"),
+    alternating(
+        CASES,
+        [
+            ("forward", "the output of layer '3'"),
+            ("backward", "in the backward of layer '1'"),
+            ("input", "the input '"),
+        ],
+    ),
 )
-@pytest.mark.thinned(most=16)
 def test_the_first_one_is_named_and_no_weight_takes_it(case: Case, bad: str, place: str) -> None:
     """The first number that is not finite is named and changes no weight.
 

@@ -28,6 +28,7 @@ from hocket.training.verify.reference_loop import rule_loop
 from hocket.training.worker.prepared import check_subtasks
 from hocket.util.compatibility import Feature
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.tiers import alternating
 
 RATES, DECAYS = (0.01, 0.004), (0.3, 0.0)
 BATCH = 8
@@ -155,8 +156,7 @@ def test_every_strategy_is_tried() -> None:
         assert {case.strategy for case in cases} == {name}
 
 
-@pytest.mark.parametrize("optimizer", [by_name, by_dimensions])
-@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize(("case", "optimizer"), alternating(ALL, [by_name, by_dimensions]))
 @pytest.mark.thinned
 def test_groups_and_rates_are_those_of_a_plain_loop(case: Case, optimizer: Callable[..., Any]) -> None:
     """Groups and learning rates equal those of a plain loop.

@@ -16,6 +16,7 @@ from hocket.runtime.engine.inline import run_inline
 from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.tiers import alternating
 
 STEPS = 4
 CASES = [
@@ -35,8 +36,7 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
     return capture(replace(captured(model, optimizer).job, clip_grad_norm=norm), size)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(("model", "norm"), [("gpt", 0.25), ("lstm", 0.05)])
+@pytest.mark.parametrize(("case", "model", "norm"), alternating(CASES, [("gpt", 0.25), ("gpt", 0.25), ("lstm", 0.05)]))
 @pytest.mark.thinned(most=2)
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
     """Every plan clips as one process does, to 1e-8.

@@ -26,7 +26,7 @@ from hocket.simulation.steady_state import steady_state
 from hocket.strategies.base.search_space import SearchSpace
 from hocket.strategies.base.strategy import members, strategy
 from tests.simulation.helpers.chains import Chain
-from tests.tiers import examples
+from tests.tiers import alternating, examples
 
 GPU = "a100-40gb"
 CLUSTER = Cluster("gpus", (Level("server", 2, 5e6, latency_s=1e-3),), GPU, host_memory_bytes=1e12)
@@ -100,9 +100,9 @@ def test_without_a_background_the_replay_is_the_run(name):
         assert replay.end == pytest.approx(run.end_s.tolist(), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", members())
 @pytest.mark.parametrize(
-    "rules", [Collocation(), Collocation(beside=False), Collocation(priority=False, outstanding=2)]
+    ("name", "rules"),
+    alternating(members(), [Collocation(), Collocation(beside=False), Collocation(priority=False, outstanding=2)]),
 )
 @pytest.mark.thinned
 def test_every_strategy_ends_beside_a_background(name, rules):

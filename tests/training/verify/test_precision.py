@@ -17,7 +17,7 @@ from hocket.runtime.nan_guard.guard import Guard
 from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import rule_loop
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
-from tests.tiers import in_turn
+from tests.tiers import alternating, in_turn
 
 STEPS = 5
 EXACT = [
@@ -116,8 +116,10 @@ def half(optimizer: str, loud: float = 1.0, clip: float | None = None, weighted:
     return capture(replace(job, precision="float16", loss=louder, clip_grad_norm=clip, loss_weight=weight), 2)
 
 
-@pytest.mark.parametrize("case", SYNCHRONOUS, ids=str)
-@pytest.mark.parametrize(("loud", "clip", "weighted"), [(1.0, None, False), (20.0, 0.25, False), (0.5, None, True)])
+@pytest.mark.parametrize(
+    ("case", "loud", "clip", "weighted"),
+    alternating(SYNCHRONOUS, [(1.0, None, False), (20.0, 0.25, False), (0.5, None, True)]),
+)
 @pytest.mark.thinned(most=3)
 def test_losses_are_scaled_as_by_torch(case: Case, loud: float, clip: float | None, weighted: bool) -> None:
     """Losses, weights and skipped updates are those of a plain loop with `torch.amp.GradScaler`.

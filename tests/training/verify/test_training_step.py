@@ -23,6 +23,7 @@ from hocket.runtime.stage.executable import Executable
 from hocket.training.verify.reference_loop import plain_loop, rule_loop
 from tests.runtime.evaluation.test_evaluator import evaluated
 from tests.runtime.helpers.plans import Case, assert_same_losses, assert_same_weights, momentum
+from tests.tiers import alternating
 
 BATCH, STEPS = 8, 4
 CASES = [
@@ -142,8 +143,7 @@ def users_loop(job: Job) -> tuple[list[float], dict[str, Tensor]]:
     return losses, {name: p.detach() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(("case", "name"), alternating(2 * CASES, tuple(JOBS)))
 @pytest.mark.thinned
 def test_losses_and_weights_are_those_of_the_users_loop(name: str, case: Case) -> None:
     """The same step gives the same run, whatever the plan."""
