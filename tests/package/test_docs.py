@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from hocket.training.calibrate import local_links
 from tests.package.helpers.blocks import blocks_of, commands_in, run_page
 
 TOP = Path(__file__).resolve().parents[2]
@@ -106,8 +108,10 @@ def test_the_blocks_of_a_page_run(page: Path, ready: Path, tmp_path: Path, monke
 @pytest.mark.workers
 @pytest.mark.slow
 def test_the_tutorial_leads_from_nothing_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the tutorial, in an empty folder, with real workers."""
+    """Every command of the tutorial, in an empty folder, with real workers. Links are measured for a shorter time."""
     monkeypatch.chdir(tmp_path)
+    shorter = partial(local_links.measure_local, limit_s=1.0, effort=0.3)
+    monkeypatch.setattr(local_links, "measure_local", shorter)
     run_page(blocks_of(TUTORIAL), name_of(TUTORIAL))
     assert "<html" in Path("report.html").read_text()
     assert json.loads(Path("measured.json").read_text())["traceEvents"]

@@ -100,7 +100,7 @@ def test_this_machine_becomes_a_cluster() -> None:
 
     It has fitted figures of all kinds, and memory is divided evenly.
     """
-    cluster = measure_local(2, limit_s=1.0)
+    cluster = measure_local(2, limit_s=1.0, effort=0.3)
     (level,) = cluster.levels
     assert (level.name, level.width, cluster.device_type) == ("local", 2, "cpu-core")
     # Wide bounds, against wrong units only: loopback is neither slower than 1 MB/s nor faster than memory can be.
