@@ -14,6 +14,7 @@ from hocket.planning.search.request import PlanRequest
 from hocket.planning.search.search import search
 from hocket.planning.swapping.max_depth import largest
 from hocket.profiling.analytic.sizes import published
+from tests.cli.conftest import Run
 from tests.limits import HUNG_S
 from tests.planning.swapping.test_search import MODEL, cluster
 
@@ -47,6 +48,25 @@ def test_where_there_is_no_terminal_a_line_comes_now_and_then(monkeypatch: pytes
     said = "".join(written)
     assert all(line.startswith("planning: ") for line in said.splitlines())
     assert "planning: flush, 25% done after " in said
+
+
+@pytest.mark.parametrize("json", [True, False])
+@pytest.mark.parametrize("model", ["profile.json", "gpt2-xl"])
+def test_a_plan_for_machines_shows_no_progress(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, json: bool
+) -> None:
+    """With --json nothing is shown while a plan is searched, of a profile or of sizes."""
+    shown = list[bool]()
+
+    class Noted(Progress):
+        def __init__(self, name: str, shows: bool) -> None:
+            shown.append(shows)
+            super().__init__(name, False)
+
+    monkeypatch.setattr("hocket.cli.plan.plan.Progress", Noted)
+    words = ["plan", model, CLUSTER, "--batch", "16", "--no-explain", *(["--json"] if json else [])]
+    assert run(*words, *(["-s", "data_parallel"] if model == "profile.json" else [])).code == 0
+    assert shown == [not json]
 
 
 def test_what_is_short_and_what_is_for_machines_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,18 @@ def test_operations_are_those_that_torch_counts(name):
     assert sum(layer.flops[0] for layer in found.profile.layers) == forward
 
 
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d])
+def test_operations_of_convolutions_in_groups(kind):
+    """Groups divide the channels that an output reads; torch counts so, too."""
+    layer = kind(6, 4, 3, stride=2, groups=2)
+    x = torch.ones(2, 6, *(7, 9)[: layer.weight.dim() - 2])
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    with OperatorLog() as log:
+        layer(x)
+    assert flops_of(log.found) == counter.get_total_flops() > 0
+
+
 @pytest.mark.slow
 def test_on_a_gpu_adam_steps_all_weights_at_once():
     """With `foreach`, the step needs temporary memory for all weights at once.
