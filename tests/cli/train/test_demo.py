@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hocket.cli.train import demo
-from hocket.cli.train.demo import _one_each, check_own, run_demo
+from hocket.cli.train.demo import _one_each, _print_rows, check_own, run_demo
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.planning.load import LoadedPlan, problems_of
@@ -59,6 +60,32 @@ def test_the_whole_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     plans = {path.stem for path in (tmp_path / "out").glob("*.yaml")} - {"cluster"}
     assert len(plans) >= 9
     assert {row["strategy"] for row in found["rows"]} == plans
+
+
+def test_each_row_has_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds and bytes of all rows have one unit, and stand in the row of their strategy."""
+    tables = list[list[list[str]]]()
+    monkeypatch.setattr(demo, "print_table", lambda title, columns, rows, **looks: tables.append([columns, *rows]))
+    _print_rows([outcome_of("flush", 1), outcome_of("gpipe", 2)])  # type: ignore[list-item]
+    columns, first, second = tables[0]
+    assert columns[2:5] == ["pred. (ms)", "paced (ms)", "meas. (ms)"]
+    assert columns[10:12] == ["peak pred. (MiB)", "meas. (MiB)"]
+    assert " ".join(first) == "flush 2 stages b4 10.0 20.0 30.0 +50.0% +25.0% - - - 100.0 200.0 7 0.250"
+    assert " ".join(second) == "gpipe 2 stages b4 20.0 40.0 60.0 +50.0% +25.0% - - - 200.0 400.0 7 0.250"
+
+
+def outcome_of(strategy: str, times: int) -> SimpleNamespace:
+    """A measured strategy, its seconds and bytes multiplied."""
+    seconds = dict(
+        zip(("predicted_iteration_s", "paced_iteration_s", "measured_iteration_s"), (0.01, 0.02, 0.03), strict=True)
+    )
+    sizes = {"predicted_peak_bytes": 100 * 2**20, "measured_peak_bytes": 200 * 2**20}
+    figures = {name: times * value for name, value in (seconds | sizes).items()}
+    row = SimpleNamespace(
+        strategy=strategy, config="2 stages", error=0.5, paced_error=0.25, parts=None, samples_per_s=7, **figures
+    )
+    plan = SimpleNamespace(microbatch_size=4)
+    return SimpleNamespace(row=row, candidate=SimpleNamespace(plan=plan), summary=SimpleNamespace(losses=[1.0, 0.25]))
 
 
 def test_more_workers_than_any_plan_takes() -> None:
