@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,12 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
 from tests import tiers
 
 # The garbage collector passes over ten thousand collected tests each time. With fewer passes, and the collected tests
 # left out of them, tests that plan take a tenth less time.
 gc.set_threshold(100_000, 20, 20)
-
-_file: Path | None = None  # of the running test
 
 # The same examples in every run, but at night; a deadline would make a slow machine a failing one.
 for name, count in (
@@ -53,25 +51,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the hypothesis profile of the fast selection, before properties read it."""
     if config.getoption("--fast"):
         settings.load_profile("fast")
-    if config.getoption("--hypothesis-profile") != "nightly" and hasattr(providers, "_get_local_constants"):
-        # Hypothesis draws constants of all modules that a process has imported so far. Which these are depends on how
-        # tests are distributed, and reading them all takes seconds in each process.
-        providers._get_local_constants = lambda: providers._local_constants
+    if config.getoption("--hypothesis-profile") != "nightly":
+        draw_no_constants()
+
+
+def draw_no_constants() -> None:
+    """Draw the same examples in every process.
+
+    Hypothesis also draws constants of all modules that a process has imported so far. Which these are depends on how
+    tests are distributed, and reading them takes seconds in each process.
+    """
+    with suppress(ImportError):  # earlier versions draw none
+        from hypothesis.internal.conjecture import providers
+
+        if hasattr(providers, "_get_local_constants"):
+            providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections."""
     gc.freeze()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Leave what earlier files of tests have made out of garbage collections, too: caches of a whole run fill a gigabyte."""
-    global _file
-    if item.path != _file:
-        _file = item.path
-        gc.collect(1)
-        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -89,6 +88,16 @@ def pytest_pyfunc_call() -> None:
 def pytest_fixture_setup() -> None:
     """Unset it before a fixture as well: fixtures start worker processes, too."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_files_are_no_garbage() -> None:
+    """Leave what earlier files of tests have made out of garbage collections.
+
+    Every measured profile begins with a collection, and the caches of a whole run fill a gigabyte.
+    """
+    gc.collect(1)
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -100,11 +100,16 @@ def in_turn(cases: Sequence[Any], first: tuple[str, str], *others: tuple[str, st
 
 
 def alternating(cases: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Parameters (case, value) of a test, in place of their product: each case with the next of the values, in turn."""
-    return [
-        pytest.param(case, *(value if isinstance(value, tuple) else (value,)), id=f"{getattr(case, 'name', case)}-{k}")
-        for k, (case, value) in enumerate(zip(cases, cycle(values), strict=False))
-    ]
+    """Parameters (case, value) of a test: each case with one of the values, in turn, in place of their product.
+
+    A value that is a tuple is several parameters.
+    """
+    found = []
+    for case, (number, value) in zip(cases, cycle(enumerate(values)), strict=False):
+        shown = value if isinstance(value, str) else getattr(value, "__name__", f"value {number}")
+        row = value if isinstance(value, tuple) else (value,)
+        found.append(pytest.param(case, *row, id=f"{getattr(case, 'name', case)}-{shown}"))
+    return found
 
 
 def spread(items: Sequence[T], most: int | None) -> list[T]:

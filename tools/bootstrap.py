@@ -114,12 +114,14 @@ def compile_complete(installed: Path, python: Path, done: Set[Path]) -> set[Path
     """Compile the packages that pip has completed, except those in `done`, on one core.
 
     Returns:
-        List of files (RECORD) of each package that was compiled.
+        The packages that were compiled; of each the file RECORD, which lists its files.
     """
     last = {mark.with_name("RECORD") for mark in installed.glob("*.dist-info/INSTALLER")}  # pip writes these two last
     complete = {record for record in last if record.exists()} - done
-    names = (line.partition(",")[0] for record in complete for line in record.read_text().splitlines())
-    own = {installed / name.partition("/")[0] for name in names if name.endswith(".py")}
+    lines = (line for record in complete for line in record.read_text(encoding="utf-8").splitlines())
+    modules = (name for line in lines if (name := line.partition(",")[0]).endswith(".py"))
+    # Scripts lie outside, as in "../../../bin/run.py".
+    own = {installed / name.partition("/")[0] for name in modules if not name.startswith("..")}
     if packages := sorted(path for path in own if path.exists()):
         compile_files(python, packages).wait()
     return complete

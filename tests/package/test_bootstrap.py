@@ -26,25 +26,27 @@ def bootstrap() -> ModuleType:
 
 
 def test_packages_are_compiled(bootstrap: ModuleType, tmp_path: Path) -> None:
-    """Every file of every package, but tests, models, and one that this Python cannot read."""
+    """Every file of every package, but folders that are rarely imported, and a file that this Python cannot read."""
     files = {"a/b/c.py": "x = 1", "d.py": "y = 2", "e/old.py": "print 'x'", "e/new.py": "z = 3"}
-    left_out = {"a/tests/f.py": "u = 4", "a/models/g.py": "v = 5"}
+    left_out = {f"a/{name}/f.py": "u = 4" for name in bootstrap.UNREAD}
     write(tmp_path, files | left_out)
     bootstrap.compile_packages(tmp_path, Path(sys.executable))
     assert compiled_in(tmp_path) == {"c", "d", "new"}
 
 
 def test_a_package_is_compiled_when_it_is_complete(bootstrap: ModuleType, tmp_path: Path) -> None:
-    """That is when both files exist that pip writes last; and once."""
-    write(tmp_path, {"a/b.py": "x = 1", "c.py": "y = 2", "a-1.dist-info/RECORD": "a/b.py,sha256=0,5\nc.py,,\n"})
-    write(
-        tmp_path, {"d.py": "z = 3", "d-1.dist-info/INSTALLER": "pip", "e.py": "u = 4", "e-1.dist-info/RECORD": "e.py,,"}
-    )
-    assert not bootstrap.compile_complete(tmp_path, Path(sys.executable), set())
-    write(tmp_path, {"a-1.dist-info/INSTALLER": "pip"})
-    complete = bootstrap.compile_complete(tmp_path, Path(sys.executable), set())
+    """That is when both files exist that pip writes last; and once. Nothing outside of the folder is compiled."""
+    installed = tmp_path / "lib" / "site-packages"
+    record = "a/b.py,sha256=0,5\nc.py,,\n../../bin/run.py,,\n"
+    write(installed, {"a/b.py": "x = 1", "c.py": "y = 2", "a-1.dist-info/RECORD": record})
+    write(installed, {"d.py": "z = 3", "d-1.dist-info/INSTALLER": "pip"})
+    write(installed, {"e.py": "u = 4", "e-1.dist-info/RECORD": "e.py,,"})
+    write(tmp_path, {"bin/run.py": "v = 5", "lib/other.py": "w = 6"})
+    assert not bootstrap.compile_complete(installed, Path(sys.executable), set())
+    write(installed, {"a-1.dist-info/INSTALLER": "pip"})
+    complete = bootstrap.compile_complete(installed, Path(sys.executable), set())
     assert compiled_in(tmp_path) == {"b", "c"}
-    assert not bootstrap.compile_complete(tmp_path, Path(sys.executable), complete)
+    assert not bootstrap.compile_complete(installed, Path(sys.executable), complete)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

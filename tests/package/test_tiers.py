@@ -112,8 +112,11 @@ def test_cases_have_values_in_turn() -> None:
     """Each case once, with the next value; several parameters are one value."""
     found = alternating(["a", "b", "c"], [(1, 2), (3, 4)])
     assert [one.values for one in found] == [("a", 1, 2), ("b", 3, 4), ("c", 1, 2)]
-    assert [one.id for one in found] == ["a-0", "b-1", "c-2"]
-    assert [one.values for one in alternating(["a", "b"], "xyz")] == [("a", "x"), ("b", "y")]
+    assert [one.id for one in found] == ["a-value 0", "b-value 1", "c-value 0"]
+    assert [(one.values, one.id) for one in alternating(["a", "b"], [max, "y"])] == [
+        (("a", max), "a-max"),
+        (("b", "y"), "b-y"),
+    ]
 
 
 def test_pairs_of_a_product_need_few_of_it() -> None:

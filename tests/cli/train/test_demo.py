@@ -76,11 +76,14 @@ def test_each_row_has_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outcome_of(strategy: str, times: int) -> SimpleNamespace:
     """A measured strategy, its seconds and bytes multiplied."""
-    seconds = dict(
-        zip(("predicted_iteration_s", "paced_iteration_s", "measured_iteration_s"), (0.01, 0.02, 0.03), strict=True)
-    )
-    sizes = {"predicted_peak_bytes": 100 * 2**20, "measured_peak_bytes": 200 * 2**20}
-    figures = {name: times * value for name, value in (seconds | sizes).items()}
+    figures = {
+        "predicted_iteration_s": 0.01,
+        "paced_iteration_s": 0.02,
+        "measured_iteration_s": 0.03,
+        "predicted_peak_bytes": 100 * 2**20,
+        "measured_peak_bytes": 200 * 2**20,
+    }
+    figures = {name: times * value for name, value in figures.items()}
     row = SimpleNamespace(
         strategy=strategy, config="2 stages", error=0.5, paced_error=0.25, parts=None, samples_per_s=7, **figures
     )

@@ -117,7 +117,7 @@ def test_the_second_run_measures_nothing(first: tuple[Path, list[float], str], r
 
 @pytest.mark.slow
 def test_losses_are_those_of_the_plan_file(first: tuple[Path, list[float], str], run: Run) -> None:
-    """The kept plan is a plan file like any other; the second run may be a call from Python."""
+    """The kept plan is a plan file like any other; the second run may be another process, or a call from Python."""
     folder, losses, _ = first
     plan = one(folder, "plan")
     assert ModelProfile.read(plan.parent / Plan.read(plan).profile).digest == Plan.read(plan).profile_digest
@@ -125,7 +125,7 @@ def test_losses_are_those_of_the_plan_file(first: tuple[Path, list[float], str],
     by_option = run("train", folder / "job.py", "--plan", plan, "--steps", 2, "--json")
     by_python = list(hocket.train(folder / "job.py", steps=2).losses)
     assert said(by_hand.err) == []
-    again, _ = trained_here(run, folder)
+    again, _ = trained("job.py", "-n", "2", folder=folder)
     assert losses == again == losses_in(by_hand.out) == losses_in(by_option.out) == by_python
 
 
@@ -272,17 +272,15 @@ def under_torchrun(*arguments: str, folder: Path) -> "subprocess.CompletedProces
 def test_torchruns_workers_plan_once(tmp_path: Path) -> None:
     """The first worker measures and plans for all, with all of them; a second run measures nothing."""
     (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "command.py").write_text(COMMAND)
-    with two_workers(tmp_path, ["command.py", "train", "job.py", "--steps", "2", "--json"]) as first:
-        assert [worker.wait() for worker in first] == [0, 0], [worker.err for worker in first]
-        said = "".join(worker.err for worker in first)
-        assert all(said.count(words) == 1 for words in MEASURED), said
+    found = under_torchrun("job.py", "--steps", "2", "--json", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert all(found.stderr.count(words) == 1 for words in MEASURED), found.stderr
     before = kept(tmp_path)
     assert len(Plan.read(one(tmp_path, "plan")).worker_devices) == 2
     with two_workers(tmp_path, ["command.py", "train", "job.py", "--steps", "2", "--json"]) as again:
         assert [worker.wait() for worker in again] == [0, 0], [worker.err for worker in again]
         assert sum("kept from an earlier run" in worker.err for worker in again) == 1
-        assert losses_in(again[0].out) == losses_in(first[0].out)
+        assert losses_in(again[0].out) == losses_in(found.stdout)
     assert kept(tmp_path) == before
 
 

@@ -104,5 +104,5 @@ def _run(blocks: list[Block], name: str) -> None:
         else:
             for words in commands_in(block.text):
                 assert words[0] == "hocket", f"{place}: only hocket is run here, not {words[0]}"
-                shorter = ("--budget-s", "2") if words[1] == "profile" else ()
+                shorter = ("--budget-s", "2") if words[1:2] == ["profile"] else ()
                 assert main([*words[1:], *shorter]) == 0, f"{place}: {' '.join(words)}"

@@ -1,7 +1,6 @@
 """Extrapolation of long batches equals their simulation, whatever takes longest."""
 
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from random import Random
 
 import pytest
@@ -20,6 +19,7 @@ from hocket.planning.predict.predict import (
 from hocket.profiling.analytic.synthetic import chain
 from hocket.strategies.base.search_space import Candidate, SearchSpace
 from hocket.strategies.base.strategy import members, strategy
+from tests.tiers import alternating
 
 ROUNDS = 60
 
@@ -53,7 +53,7 @@ def cases(name: str, seed: int) -> Iterator[tuple[SearchSpace, Candidate]]:
 STEADY = [name for name in members() if strategy(name).steady]
 
 
-@pytest.mark.parametrize(("name", "seed"), list(zip(STEADY, cycle((3, 27)), strict=False)))
+@pytest.mark.parametrize(("name", "seed"), alternating(STEADY, [3, 27]))
 @pytest.mark.thinned(most=3)
 def test_a_long_batch_is_foreseen_whatever_takes_longest(name: str, seed: int) -> None:
     """Computation, links with a rhythm, or overlapped all-reduces may take longest.

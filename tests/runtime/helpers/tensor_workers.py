@@ -32,6 +32,7 @@ from tests.runtime.helpers.starting import finish, start
 
 # (model, local parameters, dropout, slices of the sequence) by number of processes.
 _WAYS = ((False, 0.0, False), (True, 0.2, False), (False, 0.0, True), (True, 0.2, True))
+# A model has two of the ways, in turn; the GPT has all.
 RUNS = {
     2: [(name, *way) for k, name in enumerate(NAMES) for way in (_WAYS if name == "gpt" else _WAYS[k % 2 :: 2])],
     4: [("gpt", True, *way) for way in ((0.2, False), (0.0, True))],

@@ -36,6 +36,7 @@ def with_norm(model: str, norm: float | None, optimizer: str = "momentum", size:
     return capture(replace(captured(model, optimizer).job, clip_grad_norm=norm), size)
 
 
+# Twice as often with the GPT, of which two stages share a weight.
 @pytest.mark.parametrize(("case", "model", "norm"), alternating(CASES, [("gpt", 0.25), ("gpt", 0.25), ("lstm", 0.05)]))
 @pytest.mark.thinned(most=2)
 def test_every_plan_clips_as_one_process(model: str, norm: float, case: Case) -> None:
